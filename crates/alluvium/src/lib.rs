@@ -1,0 +1,3 @@
+//! What an application embeds.
+
+pub mod format;

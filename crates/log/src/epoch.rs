@@ -1,0 +1,100 @@
+//! Epochs: batches that are written exactly once, however often they are sent.
+
+use arrow::array::RecordBatch;
+
+use crate::definition::StateDefinition;
+use crate::error::{Error, Result};
+use crate::log::{EpochOutcome, Log, Receipt, StagedFile};
+
+/// The prefix of the transaction that carries an application's owner generation.
+pub const OWNER_PREFIX: &str = "alluvium/owner/";
+/// Longest application id, in bytes.
+pub const MAX_APP_ID_BYTES: usize = 256;
+
+/// An epoch of one state in the making: rows are staged as files, and become visible by one commit or never.
+///
+/// Rows are durable in files as soon as [`EpochCommit::stage`] returns, so an epoch may be larger than memory. Dropping
+/// it leaves those files unreferenced: invisible, to be removed by a vacuum.
+#[derive(Debug)]
+pub struct EpochCommit {
+    log: Log,
+    app_id: String,
+    number: i64,
+    append_id: String,
+    files: Vec<StagedFile>,
+    next_seq: i32,
+    definition: Option<StateDefinition>,
+    rows: u64,
+    first_version: Option<i64>,
+    last_version: i64,
+}
+
+impl EpochCommit {
+    pub(crate) fn new(log: Log, app_id: &str, number: i64) -> Result<Self> {
+        validate_app_id(app_id)?;
+        if number < 0 {
+            return Err(Error::invalid(format!("epoch {number} of {app_id:?}: epochs are counted from 0 up")));
+        }
+        let append_id = format!("{}/{number}/{app_id}", log.inner.next_append_id());
+        Ok(Self {
+            log,
+            app_id: app_id.to_owned(),
+            number,
+            append_id,
+            files: Vec::new(),
+            next_seq: 0,
+            definition: None,
+            rows: 0,
+            first_version: None,
+            last_version: 0,
+        })
+    }
+
+    /// Adds rows to the epoch; the columns are those of [`Log::append`]. Later rows win ties over earlier ones.
+    pub async fn stage(&mut self, changes: &RecordBatch) -> Result<()> {
+        let inner = self.log.inner.clone();
+        let mut rows = inner.check(changes)?;
+        if changes.num_rows() == 0 {
+            return Ok(());
+        }
+        if let Some(known) = &self.definition {
+            let grown = known.grown_by(&rows.definition.fields)?;
+            rows = rows.adapted_to(&std::sync::Arc::new(grown))?;
+        }
+        let (first, last) = rows.versions();
+        let (files, greatest_seq) =
+            inner.stage(rows.batch.clone(), &self.append_id, self.files.len(), self.next_seq).await?;
+        self.next_seq = greatest_seq
+            .checked_add(1)
+            .ok_or_else(|| Error::invalid("an epoch has more than 2^31 tied rows"))?;
+        self.files.extend(files);
+        self.definition = Some((*rows.definition).clone());
+        self.rows += rows.batch.num_rows() as u64;
+        self.first_version.get_or_insert(first);
+        self.last_version = last;
+        Ok(())
+    }
+
+    /// Makes the epoch's rows visible, unless this epoch or a later one of the application was applied before.
+    pub async fn commit(self) -> Result<EpochOutcome> {
+        let receipt = Receipt {
+            commit: -1,
+            rows: self.rows,
+            first_version: self.first_version.unwrap_or(0),
+            last_version: self.last_version,
+        };
+        self.log
+            .inner
+            .commit_epoch(&self.files, self.definition.as_ref(), &self.app_id, self.number, receipt)
+            .await
+    }
+}
+
+fn validate_app_id(app_id: &str) -> Result<()> {
+    if app_id.is_empty() || app_id.len() > MAX_APP_ID_BYTES || app_id.starts_with("alluvium/") {
+        return Err(Error::invalid(format!(
+            "{app_id:?} can't be an application id: use 1 to {MAX_APP_ID_BYTES} bytes that do not begin with \"alluvium/\""
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! The log of Alluvium: every change of every key of a state, appended to a Delta table and never changed.
+//!
+//! This crate promises:
+//!
+//! * **An append is all or nothing, and durable when it returns.** The rows of a batch become visible with one Delta
+//!   commit. Appends of concurrent callers share a commit ([`Log::append`]).
+//! * **Losing a race costs a retry, never a row.** A commit is a put-if-absent of the next number; nothing is listed or
+//!   reloaded per commit.
+//! * **An epoch is applied exactly once** ([`Log::epoch`]), however often it is sent, and a replaced process is fenced.
+//! * **The rows of commits `(a, b]` can be read for as long as the files are there** ([`read_file`] with a
+//!   [`RowFilter`]), also after checkpoints, log clean-up and another engine's `OPTIMIZE`.
+//!
+//! It does not fold rows into states: that is `alluvium-materializer`; nor answer questions: that is `alluvium-query`.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use alluvium_log::{Durability, Log, LogOptions, StateDefinition, StateSettings, Storage};
+//! use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, StructArray};
+//! use arrow::datatypes::{DataType, Field, Fields};
+//!
+//! # #[tokio::main(flavor = "multi_thread")]
+//! # async fn main() -> alluvium_log::Result<()> {
+//! let storage = Storage::open("memory://", Durability::Fsync)?;
+//! let fields = Fields::from(vec![Field::new("login_count", DataType::Int64, true)]);
+//! let definition = StateDefinition::new(&fields, StateSettings::default())?;
+//! let (log, _) = Log::create(&storage, "user_status", &definition, LogOptions::default()).await?;
+//!
+//! let counts: ArrayRef = Arc::new(Int64Array::from(vec![1, 7]));
+//! let changes = RecordBatch::try_from_iter([
+//!     ("state_key", Arc::new(StringArray::from(vec!["u1", "u2"])) as ArrayRef),
+//!     ("state_value", Arc::new(StructArray::new(fields, vec![counts], None))),
+//! ])?;
+//! let receipt = log.append(&changes).await?;
+//! assert_eq!((receipt.commit, receipt.rows), (1, 2));
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod columns;
+mod conform;
+mod definition;
+mod encode;
+mod epoch;
+mod error;
+mod log;
+pub mod metrics;
+mod order;
+mod read;
+mod rows;
+mod storage;
+mod table;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use clock::{Clock, HLC_LOW_BITS, HybridClock, ManualClock, SystemClock};
+pub use columns::{
+    APPEND_ID, APPEND_SEQ, COMMIT, DELETE, DT, EVENT_TIME, FOLD_COLUMNS, OP_TYPE, STATE_KEY,
+    STATE_VALUE, TIER, UPSERT, VERSION, event_time_type, fold_schema, log_schema, value_field,
+};
+pub use definition::{DEFAULT_MAX_FUTURE_MS, MAX_NESTING, StateDefinition, StateSettings};
+pub use encode::{
+    MAX_DAYS_PER_APPEND, PAGE_ROWS, ROW_GROUP_ROWS, encode_parquet, statistics, writer_properties,
+};
+pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
+pub use error::{Error, ErrorKind, Result};
+pub use log::{EpochOutcome, Log, LogOptions, Receipt, log_path};
+pub use order::{OrderBy, Rank};
+pub use read::{
+    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FooterCache, KeyFilter, ReadSpec, RowFilter, RowStream,
+    read_file,
+};
+pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME};
+pub use storage::{Durability, Storage, validate_state_name};
+pub use table::{
+    Action, Attempt, CHECKPOINT_INTERVAL, CommitInfo, CommitSpan, DataFile, FileAdd, FileCommits,
+    FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Protocol, TAG_APPEND,
+    TAG_COMMIT, TAG_SORTED, Table, TableMetadata, TableState,
+};

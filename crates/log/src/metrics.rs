@@ -1,0 +1,14 @@
+//! The names of this crate's metrics.
+
+/// Commits made, by `table`.
+pub const COMMITS: &str = "alluvium_commits_total";
+/// Rows appended.
+pub const ROWS_APPENDED: &str = "alluvium_rows_appended_total";
+/// Bytes of Parquet written.
+pub const BYTES_WRITTEN: &str = "alluvium_bytes_written_total";
+/// Races for a commit number that were lost.
+pub const COMMIT_CONFLICTS: &str = "alluvium_commit_conflicts_total";
+/// Checkpoints written.
+pub const CHECKPOINTS: &str = "alluvium_checkpoints_total";
+/// Appends that shared one commit: appends per commit = appends / commits.
+pub const APPENDS: &str = "alluvium_appends_total";

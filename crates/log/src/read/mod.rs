@@ -1,0 +1,413 @@
+//! Reading the rows of one file in the shape that a fold works on, touching as little of the file as the filter
+//! allows: file statistics, bloom filter, row groups, pages, rows.
+
+mod filter;
+mod prune;
+mod ranges;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
+};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, FieldRef, Int32Type, Int64Type, SchemaRef};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::ObjectStoreExt;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
+use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+use parquet::arrow::ProjectionMask;
+use parquet::bloom_filter::Sbbf;
+use parquet::file::metadata::PageIndexPolicy;
+use parking_lot::Mutex;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::columns::{
+    APPEND_ID, APPEND_SEQ, COMMIT, DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, VERSION,
+    fold_schema,
+};
+use crate::conform::conform;
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::{DataFile, FileCommits, Table};
+pub use filter::{KeyFilter, RowFilter};
+use prune::prune;
+use ranges::RangeReader;
+
+/// Batches of rows.
+pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
+
+/// Files up to this size are fetched whole, with one request.
+const WHOLE_FILE_BYTES: u64 = 256 * 1024;
+/// Footers kept in memory, in bytes.
+pub const DEFAULT_FOOTER_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// Rows of a batch.
+pub const BATCH_ROWS: usize = 8_192;
+
+/// A file's footer and page index, and its bloom filters once asked for.
+#[derive(Debug)]
+struct Footer {
+    metadata: ArrowReaderMetadata,
+    blooms: Mutex<Option<Arc<Vec<Option<Sbbf>>>>>,
+}
+
+#[derive(Debug, Clone)]
+struct FooterWeight;
+
+impl Weighter<String, Arc<Footer>> for FooterWeight {
+    fn weight(&self, path: &String, footer: &Arc<Footer>) -> u64 {
+        // Bloom filters come on top later: about ten bits a row.
+        let metadata = footer.metadata.metadata();
+        let rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+        (path.len() + metadata.memory_size()) as u64 + rows * 5 / 4
+    }
+}
+
+/// Footers of files that were read, bounded in bytes. Files never change, so neither do these.
+#[derive(Debug)]
+pub struct FooterCache {
+    entries: Cache<String, Arc<Footer>, FooterWeight>,
+}
+
+impl FooterCache {
+    /// A cache of at most so many bytes.
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { entries: Cache::with_weighter(1_024, bytes, FooterWeight) })
+    }
+}
+
+/// What to read of a file.
+#[derive(Debug, Clone)]
+pub struct ReadSpec {
+    /// What follows the deciding columns: `state_value`, whole or with some of its fields, and `append_id`; or nothing.
+    pub payload: Vec<FieldRef>,
+    /// Which rows.
+    pub filter: RowFilter,
+}
+
+impl ReadSpec {
+    /// The schema of the batches that come of it.
+    pub fn schema(&self) -> SchemaRef {
+        fold_schema(&self.payload)
+    }
+}
+
+/// Reads the wanted rows of a file. Rows come in the order of the file.
+pub async fn read_file(
+    table: &Table,
+    file: &Arc<DataFile>,
+    spec: &ReadSpec,
+    footers: &Arc<FooterCache>,
+) -> Result<RowStream> {
+    check_span(table, file, &spec.filter)?;
+    if !spec.filter.may_match(file) {
+        return Ok(stream::empty().boxed());
+    }
+    let place = format!("table {}, file {}", table.label(), file.add.path);
+    let opened = if file.add.size <= WHOLE_FILE_BYTES {
+        read_whole(table, file, spec, footers).await
+    } else {
+        read_parts(table, file, spec, footers).await
+    };
+    let raw = opened.map_err(|error| gone(error, file).context(&place))?;
+    let (file, spec) = (file.clone(), spec.clone());
+    let exact = spec.filter.matches_all(&file);
+    let rows = raw.map(move |batch| {
+        let batch = batch.map_err(|error| gone(error, &file).context(&place))?;
+        let shaped = shape(&batch, &file, &spec).map_err(|error| error.context(&place))?;
+        if exact {
+            return Ok(shaped);
+        }
+        let mask = spec.filter.mask(&shaped)?;
+        Ok(if mask.true_count() == shaped.num_rows() { shaped } else { filter_record_batch(&shaped, &mask)? })
+    });
+    Ok(rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed())
+}
+
+/// A missing data file is damage, told with what added it.
+fn gone(error: Error, file: &DataFile) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let span = file.commits.span();
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "the data file is gone (partition {:?}, rows of commits {} to {}): restore it from a copy, or rebuild the snapshot if it belongs to one",
+            file.add.partition, span.low, span.high
+        ),
+    )
+    .with_source(error)
+}
+
+/// Refuses to cut by commit where a file's commits are not known well enough.
+fn check_span(table: &Table, file: &DataFile, filter: &RowFilter) -> Result<()> {
+    let unsure = match &file.commits {
+        FileCommits::All(span) => *span,
+        FileCommits::ByAppend { rest, .. } => *rest,
+    };
+    let cuts = [filter.after_commit, filter.up_to_commit];
+    let inside = cuts.into_iter().flatten().find(|cut| unsure.low <= *cut && *cut < unsure.high);
+    match inside {
+        Some(cut) if file.stats.rows != Some(0) => Err(Error::new(
+            ErrorKind::PointUnavailable,
+            format!(
+                "table {}, file {}: its rows belong to some commit of {} to {}, which can't be told any more \
+                 (another engine wrote it and the log was cleaned up), so commit {cut} can't be answered; ask from {} on",
+                table.label(), file.add.path, unsure.low, unsure.high, unsure.high
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn reader_options() -> ArrowReaderOptions {
+    ArrowReaderOptions::new()
+        .with_skip_arrow_metadata(true)
+        .with_page_index_policy(PageIndexPolicy::Optional)
+}
+
+/// The columns of a file that a spec needs.
+fn projection(metadata: &ArrowReaderMetadata, spec: &ReadSpec) -> ProjectionMask {
+    let schema = metadata.parquet_schema();
+    let value_fields: Option<HashSet<&str>> = spec.payload.iter().find_map(|field| {
+        match (field.name().as_str(), field.data_type()) {
+            (STATE_VALUE, DataType::Struct(fields)) => {
+                Some(fields.iter().map(|field| field.name().as_str()).collect())
+            }
+            _ => None,
+        }
+    });
+    let leaves = schema.columns().iter().enumerate().filter(|(_, column)| {
+        match column.path().parts() {
+            [first, second, ..] if first == STATE_VALUE => {
+                value_fields.as_ref().is_some_and(|wanted| wanted.contains(second.as_str()))
+            }
+            [first, ..] => {
+                matches!(first.as_str(), STATE_KEY | VERSION | EVENT_TIME | OP_TYPE | APPEND_ID | APPEND_SEQ | COMMIT)
+            }
+            [] => false,
+        }
+    });
+    let mut wanted: Vec<usize> = leaves.map(|(index, _)| index).collect();
+    let has_value = wanted.iter().any(|&leaf| is_value(metadata, leaf));
+    if value_fields.is_some() && !has_value {
+        // The struct's own nulls are needed, even if the file has none of its fields: any leaf carries them.
+        wanted.extend((0..schema.num_columns()).find(|&leaf| is_value(metadata, leaf)));
+    }
+    ProjectionMask::leaves(schema, wanted)
+}
+
+fn is_value(metadata: &ArrowReaderMetadata, leaf: usize) -> bool {
+    metadata
+        .parquet_schema()
+        .column(leaf)
+        .path()
+        .parts()
+        .first()
+        .is_some_and(|part| part == STATE_VALUE)
+}
+
+async fn read_whole(
+    table: &Table,
+    file: &DataFile,
+    spec: &ReadSpec,
+    footers: &FooterCache,
+) -> Result<RowStream> {
+    let bytes: Bytes = table.store().get(&Path::from(file.add.path.as_str())).await?.bytes().await?;
+    let footer = match footers.entries.get(&cache_key(table, file)) {
+        Some(footer) => footer,
+        None => remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?),
+    };
+    let pruned = prune(footer.metadata.metadata(), &spec.filter);
+    let mut builder =
+        ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer.metadata.clone())
+            .with_projection(projection(&footer.metadata, spec))
+            .with_batch_size(BATCH_ROWS)
+            .with_row_groups(pruned.row_groups);
+    if let Some(selection) = pruned.selection {
+        builder = builder.with_row_selection(selection);
+    }
+    let batches = builder.build()?.map(|batch| batch.map_err(unreadable));
+    Ok(stream::iter(batches.collect::<Vec<_>>()).boxed())
+}
+
+fn unreadable(error: arrow::error::ArrowError) -> Error {
+    Error::new(ErrorKind::Corrupt, "the Parquet file can't be read").with_source(error)
+}
+
+fn cache_key(table: &Table, file: &DataFile) -> String {
+    format!("{}/{}", table.label(), file.add.path)
+}
+
+fn remember(
+    table: &Table,
+    file: &DataFile,
+    footers: &FooterCache,
+    metadata: ArrowReaderMetadata,
+) -> Arc<Footer> {
+    let footer = Arc::new(Footer { metadata, blooms: Mutex::new(None) });
+    footers.entries.insert(cache_key(table, file), footer.clone());
+    footer
+}
+
+async fn read_parts(
+    table: &Table,
+    file: &DataFile,
+    spec: &ReadSpec,
+    footers: &FooterCache,
+) -> Result<RowStream> {
+    let path = Path::from(file.add.path.as_str());
+    let mut reader = RangeReader::new(table.store().clone(), path, file.add.size);
+    let footer = match footers.entries.get(&cache_key(table, file)) {
+        Some(footer) => footer,
+        None => {
+            let loaded = reader.load_metadata().await?;
+            remember(table, file, footers, ArrowReaderMetadata::try_new(loaded, reader_options())?)
+        }
+    };
+    let mut pruned = prune(footer.metadata.metadata(), &spec.filter);
+    if let KeyFilter::Keys(keys) = &spec.filter.keys {
+        let blooms = bloom_filters(&footer, reader.clone()).await?;
+        let absent = |group: &usize| {
+            blooms.get(*group).and_then(Option::as_ref).is_some_and(|bloom| {
+                keys.iter().all(|key| !bloom.check(&key.as_str()))
+            })
+        };
+        if pruned.row_groups.iter().all(absent) {
+            pruned.row_groups.clear();
+        }
+    }
+    if pruned.row_groups.is_empty() {
+        return Ok(stream::empty().boxed());
+    }
+    let mut builder =
+        ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone())
+            .with_projection(projection(&footer.metadata, spec))
+            .with_batch_size(BATCH_ROWS)
+            .with_row_groups(pruned.row_groups);
+    if let Some(selection) = pruned.selection {
+        builder = builder.with_row_selection(selection);
+    }
+    Ok(builder.build()?.map_err(Error::from).boxed())
+}
+
+/// The bloom filters on the key of every row group, read once and kept with the footer.
+async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<Option<Sbbf>>>> {
+    if let Some(known) = footer.blooms.lock().clone() {
+        return Ok(known);
+    }
+    let metadata = footer.metadata.metadata();
+    let key = metadata
+        .file_metadata()
+        .schema_descr()
+        .columns()
+        .iter()
+        .position(|column| matches!(column.path().parts(), [only] if only == STATE_KEY));
+    let mut filters = Vec::new();
+    if let Some(key) = key {
+        let mut builder =
+            ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone());
+        for group in 0..metadata.num_row_groups() {
+            filters.push(builder.get_row_group_column_bloom_filter(group, key).await?);
+        }
+    }
+    let filters = Arc::new(filters);
+    *footer.blooms.lock() = Some(filters.clone());
+    Ok(filters)
+}
+
+/// Brings a batch as it lies in a file to the shape of a fold, and checks what other engines may have written.
+fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<RecordBatch> {
+    let rows = batch.num_rows();
+    let required = |name: &str, data_type: &DataType| {
+        let column = batch
+            .column_by_name(name)
+            .ok_or_else(|| Error::corrupt(format!("the column {name} is missing")))?;
+        if let Some(row) = (column.null_count() > 0).then(|| (0..rows).find(|&row| column.is_null(row))) {
+            return Err(Error::corrupt(format!(
+                "{name} is null in row {} of the batch: another engine wrote a row that can't be valid",
+                row.unwrap_or_default()
+            )));
+        }
+        conform(column, data_type, name).map_err(|error| Error::corrupt(error.message().to_owned()))
+    };
+    let schema = spec.schema();
+    let keys = required(STATE_KEY, &DataType::Utf8)?;
+    let versions = required(VERSION, &DataType::Int64)?;
+    let times = required(EVENT_TIME, schema.field(2).data_type())?;
+    let operations = required(OP_TYPE, &DataType::Utf8)?;
+    if !file.is_sorted() {
+        check_operations(operations.as_string())?;
+    }
+    let mut columns: Vec<ArrayRef> = vec![keys, versions, times, operations];
+    columns.push(Arc::new(commits(batch, file, rows)?));
+    columns.push(Arc::new(sequence(batch, rows)?));
+    for field in &spec.payload {
+        columns.push(match batch.column_by_name(field.name()) {
+            None => new_null_array(field.data_type(), rows),
+            Some(column) => conform(column, field.data_type(), field.name())
+                .map_err(|error| Error::corrupt(error.message().to_owned()))?,
+        });
+    }
+    Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+fn check_operations(operations: &StringArray) -> Result<()> {
+    let unknown = operations.iter().flatten().position(|op| op != UPSERT && op != DELETE);
+    match unknown {
+        None => Ok(()),
+        Some(row) => Err(Error::corrupt(format!(
+            "{OP_TYPE} is {:?} in row {row} of the batch: another engine wrote a row that is neither {UPSERT} nor {DELETE}",
+            operations.value(row)
+        ))),
+    }
+}
+
+fn sequence(batch: &RecordBatch, rows: usize) -> Result<Int32Array> {
+    let Some(column) = batch.column_by_name(APPEND_SEQ) else {
+        return Ok(Int32Array::from(vec![0; rows]));
+    };
+    let column = conform(column, &DataType::Int32, APPEND_SEQ)?;
+    let given = column.as_primitive::<Int32Type>();
+    Ok(match given.null_count() {
+        0 => given.clone(),
+        _ => given.iter().map(|seq| Some(seq.unwrap_or(0))).collect(),
+    })
+}
+
+/// The commit of each row: what the row says itself, else what the file says, by append id where it holds several.
+fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Array> {
+    let stamped = match batch.column_by_name(COMMIT) {
+        Some(column) => Some(conform(column, &DataType::Int64, COMMIT)?),
+        None => None,
+    };
+    let stamped = stamped.as_ref().map(|column| column.as_primitive::<Int64Type>());
+    if let Some(all) = stamped.filter(|column| column.null_count() == 0) {
+        return Ok(all.clone());
+    }
+    let append_ids = match (&file.commits, batch.column_by_name(APPEND_ID)) {
+        (FileCommits::ByAppend { .. }, Some(column)) => Some(conform(column, &DataType::Utf8, APPEND_ID)?),
+        _ => None,
+    };
+    let append_ids = append_ids.as_ref().map(|column| column.as_string::<i32>());
+    let of_file = |row: usize| match &file.commits {
+        FileCommits::All(span) => span.high,
+        FileCommits::ByAppend { known, rest, .. } => append_ids
+            .filter(|ids| ids.is_valid(row))
+            .and_then(|ids| known.get(ids.value(row)).copied())
+            .unwrap_or(rest.high),
+    };
+    Ok((0..rows)
+        .map(|row| {
+            let own = stamped.filter(|column| column.is_valid(row)).map(|column| column.value(row));
+            Some(own.unwrap_or_else(|| of_file(row)))
+        })
+        .collect())
+}
+

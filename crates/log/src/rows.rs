@@ -1,0 +1,359 @@
+//! Rows on their way into the log: what a caller offers, checked and completed before a byte is written.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray, new_null_array,
+};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Field, Fields, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
+
+use crate::clock::{Clock, HybridClock};
+use crate::columns::{
+    DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, VERSION, event_time_type, value_field,
+};
+use crate::conform::conform;
+use crate::definition::StateDefinition;
+use crate::error::{Error, Result};
+use crate::order::OrderBy;
+
+/// The first instant that can be stored: 0001-01-01T00:00:00Z.
+pub const MIN_EVENT_TIME: i64 = -62_135_596_800_000_000;
+/// The last instant that can be stored: 9999-12-31T23:59:59.999999Z.
+pub const MAX_EVENT_TIME: i64 = 253_402_300_799_999_999;
+
+/// Rows that may be appended: `state_key, version, event_time, op_type, state_value`, complete and valid.
+#[derive(Debug, Clone)]
+pub(crate) struct LogRows {
+    pub(crate) batch: RecordBatch,
+    pub(crate) definition: Arc<StateDefinition>,
+}
+
+/// The schema of [`LogRows`].
+pub(crate) fn rows_schema(fields: &Fields) -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Arc::new(Field::new(STATE_KEY, DataType::Utf8, false)),
+        Arc::new(Field::new(VERSION, DataType::Int64, false)),
+        Arc::new(Field::new(EVENT_TIME, event_time_type(), false)),
+        Arc::new(Field::new(OP_TYPE, DataType::Utf8, false)),
+        value_field(fields),
+    ]))
+}
+
+impl LogRows {
+    /// The versions of the first and the last row.
+    pub(crate) fn versions(&self) -> (i64, i64) {
+        let versions = self.batch.column(1).as_primitive::<Int64Type>();
+        match versions.len() {
+            0 => (0, 0),
+            rows => (versions.value(0), versions.value(rows - 1)),
+        }
+    }
+
+    /// Checks and completes what a caller offers.
+    ///
+    /// `changes` has a column `state_key`, and may have `op_type` (default UPSERT), `version`, `event_time` and
+    /// `state_value`; other columns are refused. Fields that the state doesn't know make its definition grow.
+    pub(crate) fn from_changes(
+        changes: &RecordBatch,
+        definition: &Arc<StateDefinition>,
+        versions: &HybridClock,
+        clock: &dyn Clock,
+    ) -> Result<Self> {
+        check_columns(changes)?;
+        let rows = changes.num_rows();
+        let keys = required_text(changes, STATE_KEY)?;
+        let deletes = delete_mask(changes)?;
+        let (version, event_time) = complete_order(changes, definition, versions, clock, &keys)?;
+        check_times(&event_time, definition, clock, &keys)?;
+
+        let offered = match changes.column_by_name(STATE_VALUE) {
+            Some(column) => column.clone(),
+            None => new_null_array(&DataType::Struct(Fields::empty()), rows),
+        };
+        let DataType::Struct(offered_fields) = offered.data_type() else {
+            return Err(Error::invalid(format!(
+                "{STATE_VALUE} is {}: it must be a struct of the state's fields",
+                offered.data_type()
+            )));
+        };
+        let known = |field: &Arc<Field>| definition.fields.iter().any(|known| known == field);
+        let definition = match offered_fields.iter().all(known) {
+            true => definition.clone(),
+            false => Arc::new(definition.grown_by(offered_fields)?),
+        };
+        check_presence(&offered, &deletes, &keys)?;
+        let stored = DataType::Struct(definition.stored_fields());
+        let value = conform(&offered, &stored, STATE_VALUE)?;
+        check_required(&value, &definition.fields, STATE_VALUE, &keys)?;
+
+        let op_type: StringArray =
+            deletes.values().iter().map(|delete| Some(if delete { DELETE } else { UPSERT })).collect();
+        let batch = RecordBatch::try_new(
+            rows_schema(&definition.stored_fields()),
+            vec![Arc::new(keys), Arc::new(version), Arc::new(event_time), Arc::new(op_type), value],
+        )?;
+        Ok(Self { batch, definition })
+    }
+
+    /// The same rows with room for the fields of a grown definition.
+    pub(crate) fn adapted_to(&self, definition: &Arc<StateDefinition>) -> Result<Self> {
+        if self.definition.fields == definition.fields {
+            return Ok(self.clone());
+        }
+        let stored = definition.stored_fields();
+        let value = conform(self.batch.column(4), &DataType::Struct(stored.clone()), STATE_VALUE)?;
+        let mut columns: Vec<ArrayRef> = self.batch.columns()[..4].to_vec();
+        columns.push(value);
+        let batch = RecordBatch::try_new(rows_schema(&stored), columns)?;
+        Ok(Self { batch, definition: definition.clone() })
+    }
+}
+
+fn check_columns(changes: &RecordBatch) -> Result<()> {
+    const KNOWN: [&str; 5] = [STATE_KEY, VERSION, EVENT_TIME, OP_TYPE, STATE_VALUE];
+    for field in changes.schema_ref().fields() {
+        if !KNOWN.contains(&field.name().as_str()) {
+            return Err(Error::invalid(format!(
+                "unknown column {:?}: the columns are {}; a state's own fields belong into {STATE_VALUE}",
+                field.name(),
+                KNOWN.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A text for messages that names a row without flooding them.
+fn row_name(keys: &StringArray, row: usize) -> String {
+    let key = keys.value(row);
+    let shown: String = key.chars().take(60).collect();
+    let more = if shown.len() < key.len() { ".." } else { "" };
+    format!("row {row} (key {:?}{more})", shown)
+}
+
+fn required_text(changes: &RecordBatch, name: &str) -> Result<StringArray> {
+    let column = changes
+        .column_by_name(name)
+        .ok_or_else(|| Error::invalid(format!("the column {name} is missing")))?;
+    let column = conform(column, &DataType::Utf8, name)?;
+    let text = column.as_string::<i32>();
+    if let Some(row) = (text.null_count() > 0).then(|| (0..text.len()).find(|&row| text.is_null(row))) {
+        let row = row.unwrap_or_default();
+        return Err(Error::invalid(format!(
+            "row {row}: {name} is null; every row needs a key (an empty one is legal); nothing was written"
+        )));
+    }
+    Ok(text.clone())
+}
+
+fn delete_mask(changes: &RecordBatch) -> Result<BooleanArray> {
+    if changes.column_by_name(OP_TYPE).is_none() {
+        return Ok(BooleanArray::from(vec![false; changes.num_rows()]));
+    }
+    let operations = required_text(changes, OP_TYPE)?;
+    let mut deletes = Vec::with_capacity(operations.len());
+    for (row, operation) in operations.iter().enumerate() {
+        deletes.push(match operation {
+            Some(UPSERT) => false,
+            Some(DELETE) => true,
+            other => {
+                return Err(Error::invalid(format!(
+                    "row {row}: {OP_TYPE} is {:?}; write {UPSERT} or {DELETE}",
+                    other.unwrap_or_default()
+                )));
+            }
+        });
+    }
+    Ok(BooleanArray::from(deletes))
+}
+
+/// Fills in versions and event times by the rules of the state's order.
+fn complete_order(
+    changes: &RecordBatch,
+    definition: &StateDefinition,
+    clock: &HybridClock,
+    wall: &dyn Clock,
+    keys: &StringArray,
+) -> Result<(Int64Array, TimestampMicrosecondArray)> {
+    let rows = changes.num_rows();
+    let optional = |name: &str, data_type: &DataType| match changes.column_by_name(name) {
+        Some(column) => conform(column, data_type, name),
+        None => Ok(new_null_array(data_type, rows)),
+    };
+    let versions = optional(VERSION, &DataType::Int64)?;
+    let versions = versions.as_primitive::<Int64Type>();
+    let times = optional(EVENT_TIME, &event_time_type())?;
+    let times = times.as_primitive::<TimestampMicrosecondType>();
+
+    if definition.order_by == OrderBy::EventTime && times.null_count() > 0 {
+        let orphan = (0..rows).find(|&row| times.is_null(row) && versions.is_valid(row));
+        if let Some(row) = orphan {
+            return Err(Error::invalid(format!(
+                "{}: it has the version {} but no event_time, and the state is ordered by event_time; \
+                 give its event_time, or leave the version out too to use the time of arrival",
+                row_name(keys, row),
+                versions.value(row)
+            )));
+        }
+    }
+    let arrival = wall.now_micros();
+    let event_time: TimestampMicrosecondArray = match times.null_count() {
+        0 => times.clone(),
+        _ => times.iter().map(|time| Some(time.unwrap_or(arrival))).collect(),
+    };
+    let version: Int64Array = match versions.null_count() {
+        0 => versions.clone(),
+        missing => {
+            let mut next = clock.reserve(missing)?;
+            let mut fresh = || {
+                let version = next;
+                next = next.wrapping_add(HybridClock::STEP);
+                version
+            };
+            versions.iter().map(|version| Some(version.unwrap_or_else(&mut fresh))).collect()
+        }
+    };
+    Ok((version, event_time.with_timezone("UTC")))
+}
+
+fn check_times(
+    times: &TimestampMicrosecondArray,
+    definition: &StateDefinition,
+    clock: &dyn Clock,
+    keys: &StringArray,
+) -> Result<()> {
+    let latest = clock
+        .now_micros()
+        .saturating_add(definition.max_future_ms.saturating_mul(1_000))
+        .min(MAX_EVENT_TIME);
+    let outside = times.values().iter().position(|&time| time < MIN_EVENT_TIME || time > latest);
+    let Some(row) = outside else { return Ok(()) };
+    let time = times.value(row);
+    let shown = chrono::DateTime::from_timestamp_micros(time)
+        .map_or_else(|| format!("{time} microseconds"), |t| t.to_rfc3339());
+    let rule = if (MIN_EVENT_TIME..=MAX_EVENT_TIME).contains(&time) {
+        format!(
+            "later than now plus max_future ({} ms): it would win over every later change",
+            definition.max_future_ms
+        )
+    } else {
+        "outside of the years 0001 to 9999".to_owned()
+    };
+    Err(Error::invalid(format!("{}: event_time {shown} is {rule}", row_name(keys, row))))
+}
+
+/// An UPSERT has a value, a DELETE has none.
+fn check_presence(value: &ArrayRef, deletes: &BooleanArray, keys: &StringArray) -> Result<()> {
+    for row in 0..value.len() {
+        match (deletes.value(row), value.is_valid(row)) {
+            (true, true) => {
+                return Err(Error::invalid(format!(
+                    "{}: a DELETE has a {STATE_VALUE}; leave the value out",
+                    row_name(keys, row)
+                )));
+            }
+            (false, false) => {
+                return Err(Error::invalid(format!(
+                    "{}: an UPSERT has no {STATE_VALUE}; give a value, or write a DELETE",
+                    row_name(keys, row)
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A required field is there wherever its parent is.
+fn check_required(
+    array: &ArrayRef,
+    fields: &Fields,
+    path: &str,
+    keys: &StringArray,
+) -> Result<()> {
+    if fields.is_empty() || !has_required(fields) {
+        return Ok(());
+    }
+    let parent: &StructArray = array.as_struct();
+    for (field, column) in fields.iter().zip(parent.columns()) {
+        let path = format!("{path}.{}", field.name());
+        if !field.is_nullable()
+            && let Some(row) = null_under(column, parent.nulls())
+        {
+            return Err(Error::invalid(format!(
+                "{}: {path} is null or missing, and the state requires it",
+                row_name(keys, row.min(keys.len().saturating_sub(1)))
+            )));
+        }
+        check_required_inside(column, field.data_type(), &path, keys)?;
+    }
+    Ok(())
+}
+
+fn check_required_inside(
+    column: &ArrayRef,
+    data_type: &DataType,
+    path: &str,
+    keys: &StringArray,
+) -> Result<()> {
+    // Rows inside lists and maps are rows of the inner array; find the outer row by the offsets.
+    let outer = |offsets: &[i32], inner: usize| {
+        offsets.partition_point(|&end| usize::try_from(end).unwrap_or(0) <= inner).saturating_sub(1)
+    };
+    let refuse = |row: usize, place: &str| {
+        Err(Error::invalid(format!("{}: {place} is null, and the state requires it", row_name(keys, row))))
+    };
+    match data_type {
+        DataType::Struct(fields) => check_required(column, fields, path, keys),
+        DataType::List(element) => {
+            let list = column.as_list::<i32>();
+            if !element.is_nullable()
+                && let Some(inner) = null_within(list.values(), list.value_offsets())
+            {
+                return refuse(outer(list.value_offsets(), inner), &format!("{path}[]"));
+            }
+            Ok(())
+        }
+        DataType::Map(entries, _) => {
+            let map = column.as_map();
+            let required = matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable());
+            if required && let Some(inner) = null_within(map.values(), map.value_offsets()) {
+                return refuse(outer(map.value_offsets(), inner), &format!("a value of {path}"));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_required(fields: &Fields) -> bool {
+    fields.iter().any(|field| {
+        !field.is_nullable()
+            || match field.data_type() {
+                DataType::Struct(inner) => has_required(inner),
+                DataType::List(element) => !element.is_nullable(),
+                DataType::Map(entries, _) => {
+                    matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable())
+                }
+                _ => false,
+            }
+    })
+}
+
+/// The first row that is null although its parent is not.
+fn null_under(column: &ArrayRef, parent: Option<&NullBuffer>) -> Option<usize> {
+    if column.null_count() == 0 {
+        return None;
+    }
+    (0..column.len())
+        .find(|&row| column.is_null(row) && parent.is_none_or(|nulls| nulls.is_valid(row)))
+}
+
+/// The first inner row that is null among those that the offsets refer to.
+fn null_within(values: &ArrayRef, offsets: &[i32]) -> Option<usize> {
+    let bound = |offset: Option<&i32>| usize::try_from(*offset?).ok();
+    let (start, end) = (bound(offsets.first())?, bound(offsets.last())?);
+    (start..end).find(|&inner| values.is_null(inner))
+}

@@ -1,0 +1,320 @@
+//! A local folder as an object store whose acknowledged writes survive a power loss.
+//!
+//! `object_store`'s own local store never syncs. This one writes a file, syncs it, publishes it under its name, and
+//! syncs the folders that gained an entry, in this order; only then is the write acknowledged. Reading and
+//! listing are `object_store`'s, with listings in order of names, as Delta expects of a store.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use serde::{Deserialize, Serialize};
+
+/// What an acknowledged write on a local disk means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// The bytes and the folder entries were synced: they survive a power loss.
+    #[default]
+    Fsync,
+    /// The bytes are with the operating system: they survive a crash of the process.
+    Os,
+}
+
+/// A folder as an object store.
+#[derive(Debug)]
+pub(crate) struct LocalStore {
+    inner: LocalFileSystem,
+    root: PathBuf,
+    durability: Durability,
+}
+
+impl LocalStore {
+    /// The store of an existing folder.
+    pub(crate) fn open(root: &FsPath, durability: Durability) -> Result<Self> {
+        let inner = LocalFileSystem::new_with_prefix(root)?;
+        let root = root.canonicalize().map_err(|source| failed(root, source))?;
+        Ok(Self { inner, root, durability })
+    }
+}
+
+impl fmt::Display for LocalStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.root.display())
+    }
+}
+
+fn failed(path: &FsPath, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::NotFound { path: path.display().to_string(), source: Box::new(source) }
+        }
+        io::ErrorKind::PermissionDenied => {
+            Error::PermissionDenied { path: path.display().to_string(), source: Box::new(source) }
+        }
+        _ => Error::Generic {
+            store: "local",
+            source: format!("{}: {source}", path.display()).into(),
+        },
+    }
+}
+
+fn sync_folder(folder: &FsPath) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Makes the folder and those above it, and syncs every folder that gained one.
+fn create_folder(folder: &FsPath, durability: Durability) -> io::Result<()> {
+    let mut missing = Vec::new();
+    let mut current = folder;
+    while !current.exists() {
+        missing.push(current);
+        match current.parent() {
+            Some(parent) => current = parent,
+            None => break,
+        }
+    }
+    fs::create_dir_all(folder)?;
+    if durability == Durability::Fsync {
+        for created in missing {
+            if let Some(parent) = created.parent() {
+                sync_folder(parent)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A name beside the target that listings leave out (`object_store` skips names ending in `#<digits>`).
+fn staging_path(target: &FsPath) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!("#{}", rand::random::<u64>()));
+    PathBuf::from(name)
+}
+
+fn open_new(path: &FsPath, durability: Durability) -> io::Result<File> {
+    let open = || OpenOptions::new().write(true).create_new(true).open(path);
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                create_folder(folder, durability)?;
+            }
+            open()
+        }
+        other => other,
+    }
+}
+
+fn write_all(file: &mut File, payload: &PutPayload, durability: Durability) -> io::Result<()> {
+    for part in payload.iter() {
+        file.write_all(part)?;
+    }
+    if durability == Durability::Fsync { file.sync_all() } else { Ok(()) }
+}
+
+/// Writes under a staging name, then publishes at once: whoever sees the name sees the whole content.
+fn put_staged(
+    target: &FsPath,
+    payload: &PutPayload,
+    mode: &PutMode,
+    durability: Durability,
+) -> Result<()> {
+    let staged = staging_path(target);
+    let publish = || -> io::Result<()> {
+        let mut file = open_new(&staged, durability)?;
+        write_all(&mut file, payload, durability)?;
+        drop(file);
+        match mode {
+            PutMode::Create => fs::hard_link(&staged, target),
+            _ => fs::rename(&staged, target),
+        }
+    };
+    let outcome = publish();
+    if outcome.is_err() || matches!(mode, PutMode::Create) {
+        // The staged name is only a second name by now, or a leftover of a failure; a leftover is
+        // invisible to readers, so failing to remove it must not fail the write.
+        if let Err(error) = fs::remove_file(&staged)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %staged.display(), %error, "a staged file could not be removed");
+        }
+    }
+    outcome.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => Error::AlreadyExists {
+            path: target.display().to_string(),
+            source: Box::new(source),
+        },
+        _ => failed(target, source),
+    })?;
+    sync_parent(target, durability)
+}
+
+fn sync_parent(target: &FsPath, durability: Durability) -> Result<()> {
+    match (durability, target.parent()) {
+        (Durability::Fsync, Some(folder)) => {
+            sync_folder(folder).map_err(|source| failed(folder, source))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes straight to a name that nothing refers to yet; a torn file stays unreferenced.
+fn put_unreferenced(target: &FsPath, payload: &PutPayload, durability: Durability) -> Result<()> {
+    let mut file = open_new(target, durability).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => Error::AlreadyExists {
+            path: target.display().to_string(),
+            source: Box::new(source),
+        },
+        _ => failed(target, source),
+    })?;
+    if let Err(source) = write_all(&mut file, payload, durability) {
+        drop(file);
+        if let Err(error) = fs::remove_file(target) {
+            tracing::warn!(path = %target.display(), %error, "a torn file could not be removed");
+        }
+        return Err(failed(target, source));
+    }
+    sync_parent(target, durability)
+}
+
+#[async_trait]
+impl ObjectStore for LocalStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        if matches!(options.mode, PutMode::Update(_)) {
+            return self.inner.put_opts(location, payload, options).await;
+        }
+        let target = self.inner.path_to_filesystem(location)?;
+        let durability = self.durability;
+        let in_log = location.parts().any(|part| part.as_ref() == "_delta_log");
+        let write = move || {
+            if !in_log && options.mode == PutMode::Create {
+                put_unreferenced(&target, &payload, durability)
+            } else {
+                put_staged(&target, &payload, &options.mode, durability)
+            }
+        };
+        tokio::task::spawn_blocking(write)
+            .await
+            .map_err(|source| Error::JoinError { source })??;
+        Ok(PutResult { e_tag: None, version: None })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let inner = self.inner.put_multipart_opts(location, options).await?;
+        let target = self.inner.path_to_filesystem(location)?;
+        Ok(Box::new(SyncedUpload { inner, target, durability: self.durability }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        in_order(self.inner.list(prefix))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        in_order(self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await?;
+        let target = self.inner.path_to_filesystem(to)?;
+        sync_file(target, self.durability).await
+    }
+}
+
+/// The same listing in ascending order of names.
+fn in_order(listing: BoxStream<'static, Result<ObjectMeta>>) -> BoxStream<'static, Result<ObjectMeta>> {
+    stream::once(async move {
+        let mut entries: Vec<ObjectMeta> = listing.try_collect().await?;
+        entries.sort_unstable_by(|a, b| a.location.cmp(&b.location));
+        Ok::<_, Error>(stream::iter(entries.into_iter().map(Ok)))
+    })
+    .try_flatten()
+    .boxed()
+}
+
+async fn sync_file(target: PathBuf, durability: Durability) -> Result<()> {
+    if durability == Durability::Os {
+        return Ok(());
+    }
+    let sync = move || {
+        File::open(&target)
+            .and_then(|file| file.sync_all())
+            .map_err(|source| failed(&target, source))?;
+        sync_parent(&target, durability)
+    };
+    tokio::task::spawn_blocking(sync).await.map_err(|source| Error::JoinError { source })?
+}
+
+/// A multipart upload that is synced when it completes.
+#[derive(Debug)]
+struct SyncedUpload {
+    inner: Box<dyn MultipartUpload>,
+    target: PathBuf,
+    durability: Durability,
+}
+
+#[async_trait]
+impl MultipartUpload for SyncedUpload {
+    fn put_part(&mut self, data: PutPayload) -> object_store::UploadPart {
+        self.inner.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let result = self.inner.complete().await?;
+        sync_file(self.target.clone(), self.durability).await?;
+        Ok(result)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.inner.abort().await
+    }
+}
+
+/// The store of a folder, as everything above sees it.
+pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<dyn ObjectStore>> {
+    create_folder(root, durability).map_err(|source| failed(root, source))?;
+    Ok(Arc::new(LocalStore::open(root, durability)?))
+}

@@ -1,0 +1,138 @@
+//! Where a store lies: from a URI to an object store.
+
+mod local;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+
+pub use local::Durability;
+use local::local_store;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The root of a store: any number of states lie in it.
+#[derive(Debug, Clone)]
+pub struct Storage {
+    root: Arc<dyn ObjectStore>,
+    label: String,
+    local: bool,
+}
+
+impl Storage {
+    /// Opens the store at a URI: a folder (`./dir`, `/dir`, `file:///dir`, made when it doesn't exist), or `memory://` (new and empty).
+    ///
+    /// A text without `scheme://` is a path taken literally: spaces, `%`, `#` and `?` stand for themselves.
+    pub fn open(uri: &str, durability: Durability) -> Result<Self> {
+        if uri.is_empty() {
+            return Err(Error::invalid("the store's URI is empty: give a folder or memory://"));
+        }
+        match uri.split_once("://") {
+            None => Self::open_folder(PathBuf::from(uri), durability),
+            Some(("memory", _)) => Ok(Self::from_object_store(Arc::new(InMemory::new()), uri)),
+            Some(("file", _)) => {
+                let path = url::Url::parse(uri)
+                    .ok()
+                    .and_then(|url| url.to_file_path().ok())
+                    .ok_or_else(|| {
+                        Error::invalid(format!("{uri} is not a file URL: write file:///absolute/path"))
+                    })?;
+                Self::open_folder(path, durability)
+            }
+            Some((scheme, _)) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{uri}: this build has no store for {scheme}://; use a folder, file:// or memory://"
+                ),
+            )),
+        }
+    }
+
+    fn open_folder(path: PathBuf, durability: Durability) -> Result<Self> {
+        if path.exists() && !path.is_dir() {
+            return Err(Error::invalid(format!("{} is a file: give a folder", path.display())));
+        }
+        let label = path.display().to_string();
+        let root = local_store(&path, durability)
+            .map_err(|error| Error::from(error).context(format!("the store {label}")))?;
+        Ok(Self { root, label, local: true })
+    }
+
+    /// A store over any object store, which must support put-if-absent.
+    pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
+        Self { root, label: label.to_owned(), local: false }
+    }
+
+    /// The object store of the whole store.
+    pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
+        &self.root
+    }
+
+    /// How the store is named in messages.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Whether a look at a file's metadata costs microseconds rather than a request.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// The store of one table, with paths relative to the table.
+    pub(crate) fn table_store(&self, table: &Path) -> Arc<dyn ObjectStore> {
+        Arc::new(PrefixStore::new(self.root.clone(), table.clone()))
+    }
+
+    /// The names of the states of the store, in order.
+    pub async fn state_names(&self) -> Result<Vec<String>> {
+        let listing = self.root.list_with_delimiter(None).await?;
+        let mut names = Vec::new();
+        for prefix in listing.common_prefixes {
+            let first = prefix.clone().join("log").join("_delta_log").join("00000000000000000000.json");
+            let name = prefix.filename().unwrap_or_default().to_owned();
+            if validate_state_name(&name).is_err() {
+                continue;
+            }
+            let exists = match object_store::ObjectStoreExt::head(&self.root, &first).await {
+                Ok(_) => true,
+                Err(object_store::Error::NotFound { .. }) => self.has_log(&prefix).await?,
+                Err(error) => return Err(error.into()),
+            };
+            if exists {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Whether a state's log has any commit or checkpoint left, its first one being cleaned away.
+    async fn has_log(&self, state: &Path) -> Result<bool> {
+        use futures::StreamExt;
+        let log = state.clone().join("log").join("_delta_log");
+        let mut listing = self.root.list(Some(&log));
+        while let Some(entry) = listing.next().await {
+            let name = entry?.location.filename().unwrap_or_default().to_owned();
+            if name.len() > 20 && name.as_bytes()[..20].iter().all(u8::is_ascii_digit) {
+                return Ok(name.ends_with(".json") || name.ends_with(".parquet"));
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Checks that a text may name a state.
+pub fn validate_state_name(name: &str) -> Result<()> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let starts_well = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if starts_well && name.len() <= 128 && name.chars().all(legal) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{name:?} can't name a state: use 1 to 128 of a-z A-Z 0-9 _ -, beginning with a letter or digit"
+    )))
+}

@@ -1,0 +1,338 @@
+//! A table at one version: which files it has, and which log commits their rows belong to. Cheap to clone, and
+//! never changed once handed out: a reader keeps the one it began with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use imbl::{HashMap, OrdMap};
+
+use super::delta::Loaded;
+use super::model::{
+    Action, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_SORTED, TableMetadata,
+};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A span of commits, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitSpan {
+    /// The least commit that a row may have.
+    pub low: i64,
+    /// The greatest.
+    pub high: i64,
+}
+
+impl CommitSpan {
+    fn one(commit: i64) -> Self {
+        Self { low: commit, high: commit }
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+
+    /// Whether it is one commit.
+    pub fn is_exact(self) -> bool {
+        self.low == self.high
+    }
+}
+
+/// Which commits the rows of a file belong to, for rows that do not say it themselves.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FileCommits {
+    /// All rows have this commit; a span wider than one when it can't be known any more.
+    All(CommitSpan),
+    /// Another engine merged files: each row's commit is found by its append id.
+    ByAppend {
+        /// The commit of each append id.
+        known: Arc<BTreeMap<String, i64>>,
+        /// What rows without a known append id may have.
+        rest: CommitSpan,
+        /// All of the above together.
+        span: CommitSpan,
+    },
+}
+
+impl FileCommits {
+    /// The span of commits of the file's rows.
+    pub fn span(&self) -> CommitSpan {
+        match self {
+            Self::All(span) => *span,
+            Self::ByAppend { span, .. } => *span,
+        }
+    }
+}
+
+/// A file of a table.
+#[derive(Debug, Clone)]
+pub struct DataFile {
+    /// What the log says about it.
+    pub add: Arc<FileAdd>,
+    /// The commits of its rows.
+    pub commits: FileCommits,
+    /// Statistics, read from the log once.
+    pub stats: FileStats,
+}
+
+impl DataFile {
+    /// Whether the rows are known to be sorted by key and order.
+    pub fn is_sorted(&self) -> bool {
+        self.add.tags.get(TAG_SORTED).is_some_and(|value| value == "true")
+    }
+
+    /// The value of a tag that holds an integer.
+    pub fn integer_tag(&self, name: &str) -> Option<i64> {
+        self.add.tags.get(name).and_then(|value| value.parse().ok())
+    }
+
+    /// Whether a row with this key may be in the file.
+    pub fn may_hold_key(&self, key: &str) -> bool {
+        self.stats.min_key.as_deref().is_none_or(|min| min <= key)
+            && self.stats.max_key.as_deref().is_none_or(|max| key <= max)
+    }
+}
+
+/// Bounds of a file's rows. A bound that is not there is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileStats {
+    /// How many rows.
+    pub rows: Option<u64>,
+    /// No key is less.
+    pub min_key: Option<String>,
+    /// No key is greater.
+    pub max_key: Option<String>,
+    /// No version is less.
+    pub min_version: Option<i64>,
+    /// No version is greater.
+    pub max_version: Option<i64>,
+    /// No event time is less, in microseconds.
+    pub min_event_time: Option<i64>,
+    /// No event time is greater, in microseconds.
+    pub max_event_time: Option<i64>,
+}
+
+impl FileStats {
+    /// Reads Delta's statistics; what is not understood is not known.
+    ///
+    /// `trusted` says that the file is ours, so that a long maximum key is whole or left out, never cut.
+    pub fn parse(json: Option<&str>, trusted: bool) -> Self {
+        let Some(value) = json.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
+        else {
+            return Self::default();
+        };
+        let (min, max) = (&value["minValues"], &value["maxValues"]);
+        let text = |v: &serde_json::Value| v.as_str().map(str::to_owned);
+        Self {
+            rows: value["numRecords"].as_u64(),
+            min_key: text(&min[crate::STATE_KEY]),
+            // Engines cut long strings down; only some of them mark a cut maximum with a last character
+            // that sorts high. A maximum that may have been cut is not a bound for us.
+            max_key: text(&max[crate::STATE_KEY]).filter(|key| trusted || key.len() < 32),
+            min_version: min[crate::VERSION].as_i64(),
+            max_version: max[crate::VERSION].as_i64(),
+            // Times in statistics are cut to milliseconds by some writers, so widen by one.
+            min_event_time: time(&min[crate::EVENT_TIME]),
+            max_event_time: time(&max[crate::EVENT_TIME]).map(|t| t.saturating_add(999)),
+        }
+    }
+}
+
+fn time(value: &serde_json::Value) -> Option<i64> {
+    let text = value.as_str()?;
+    chrono::DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_micros())
+}
+
+type FileKey = (i64, Arc<str>);
+
+/// A table at one version.
+#[derive(Debug, Clone)]
+pub struct TableState {
+    /// The Delta version.
+    pub version: i64,
+    /// Identity, schema, properties.
+    pub metadata: Arc<TableMetadata>,
+    /// Who may read and write.
+    pub protocol: Protocol,
+    /// The greatest commit time seen, in milliseconds since 1970.
+    pub timestamp_ms: i64,
+    files: OrdMap<FileKey, Arc<DataFile>>,
+    places: HashMap<Arc<str>, i64>,
+    transactions: HashMap<Arc<str>, i64>,
+}
+
+impl TableState {
+    /// The state before the first commit.
+    pub(super) fn empty() -> Self {
+        Self {
+            version: -1,
+            metadata: Arc::new(TableMetadata {
+                id: String::new(),
+                schema: Arc::new(arrow::datatypes::Schema::empty()),
+                partition_columns: Vec::new(),
+                properties: BTreeMap::new(),
+                created_ms: None,
+            }),
+            protocol: Protocol::default(),
+            timestamp_ms: 0,
+            files: OrdMap::new(),
+            places: HashMap::new(),
+            transactions: HashMap::new(),
+        }
+    }
+
+    /// The state that a checkpoint and the commits after it gave.
+    pub(super) fn loaded(loaded: Loaded) -> Self {
+        let Loaded { version, metadata, protocol, files, transactions } = loaded;
+        let mut state = Self { version, protocol, ..Self::empty() };
+        state.metadata = Arc::new(metadata);
+        for (app_id, last) in transactions {
+            state.transactions.insert(Arc::from(app_id), last);
+        }
+        for add in files {
+            let commits = match tagged_commit(&add) {
+                Some(commit) => FileCommits::All(CommitSpan::one(commit)),
+                None => FileCommits::All(CommitSpan { low: 0, high: version }),
+            };
+            state.insert(Arc::new(add), commits);
+        }
+        state
+    }
+
+    /// Whether the commits of some file's rows are not known.
+    pub(super) fn has_unknown_commits(&self) -> bool {
+        self.files.values().any(|file| match &file.commits {
+            FileCommits::All(span) => !span.is_exact(),
+            FileCommits::ByAppend { .. } => false,
+        })
+    }
+
+    /// The files, those of the oldest commits first.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
+        self.files.values()
+    }
+
+    /// How many files there are.
+    pub fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The files that may hold rows of commits after `after`.
+    pub fn files_after(&self, after: i64) -> impl Iterator<Item = &Arc<DataFile>> {
+        self.files.range((after.saturating_add(1), Arc::from(""))..).map(|(_, file)| file)
+    }
+
+    /// The file at a path.
+    pub fn file(&self, path: &str) -> Option<&Arc<DataFile>> {
+        let high = *self.places.get(path)?;
+        self.files.get(&(high, Arc::from(path)))
+    }
+
+    /// An application's last number, as far as the commits read here tell.
+    pub fn transaction(&self, app_id: &str) -> Option<i64> {
+        self.transactions.get(app_id).copied()
+    }
+
+    fn insert(&mut self, add: Arc<FileAdd>, commits: FileCommits) {
+        let path: Arc<str> = Arc::from(add.path.as_str());
+        if let Some(high) = self.places.get(&path).copied() {
+            self.files.remove(&(high, path.clone()));
+        }
+        let high = commits.span().high;
+        let stats = FileStats::parse(add.stats.as_deref(), add.tags.contains_key(TAG_SORTED));
+        self.places.insert(path.clone(), high);
+        self.files.insert((high, path), Arc::new(DataFile { add, commits, stats }));
+    }
+
+    fn take(&mut self, path: &str) -> Option<Arc<DataFile>> {
+        let high = self.places.remove(path)?;
+        self.files.remove(&(high, Arc::from(path)))
+    }
+
+    /// The state after one more commit.
+    pub(super) fn apply(&self, version: i64, actions: &[Action]) -> Result<Self> {
+        let mut next = self.clone();
+        next.version = version;
+        let mut timestamp = None;
+        let mut removed: Vec<Arc<DataFile>> = Vec::new();
+        for action in actions {
+            match action {
+                Action::Info(info) => timestamp = info.timestamp_ms,
+                Action::Protocol(protocol) => next.protocol = protocol.clone(),
+                Action::Metadata(metadata) => next.replace_metadata(metadata)?,
+                Action::Transaction { app_id, version } => {
+                    next.transactions.insert(Arc::from(app_id.as_str()), *version);
+                }
+                Action::Remove(FileRemove { path, .. }) => removed.extend(next.take(path)),
+                Action::Add(_) => {}
+            }
+        }
+        for action in actions {
+            if let Action::Add(add) = action {
+                let commits = self.commits_of(version, add, &removed);
+                next.insert(add.clone(), commits);
+            }
+        }
+        // Effective commit times strictly increase with the version, whatever the clocks of the writers say.
+        let floor = self.timestamp_ms.saturating_add(1);
+        next.timestamp_ms = timestamp.map_or(floor, |given| given.max(floor));
+        Ok(next)
+    }
+
+    fn replace_metadata(&mut self, metadata: &TableMetadata) -> Result<()> {
+        if !self.metadata.id.is_empty() && self.metadata.id != metadata.id {
+            return Err(Error::new(
+                ErrorKind::IdentityChanged,
+                format!(
+                    "the table's identity changed from {} to {}: it was replaced; reopen the store",
+                    self.metadata.id, metadata.id
+                ),
+            ));
+        }
+        self.metadata = Arc::new(metadata.clone());
+        Ok(())
+    }
+
+    /// The commits of an added file's rows: its tag; else the commit that brings the rows; else, for rows that only
+    /// moved here, what the files they came from say.
+    fn commits_of(&self, version: i64, add: &FileAdd, removed: &[Arc<DataFile>]) -> FileCommits {
+        if let Some(commit) = tagged_commit(add) {
+            return FileCommits::All(CommitSpan::one(commit));
+        }
+        if let Some(same) = self.file(&add.path) {
+            return same.commits.clone();
+        }
+        if add.data_change {
+            return FileCommits::All(CommitSpan::one(version));
+        }
+        let origins: Vec<_> =
+            removed.iter().filter(|file| file.add.partition == add.partition).collect();
+        let spans = origins.iter().map(|file| file.commits.span());
+        let Some(span) = spans.reduce(CommitSpan::join) else {
+            return FileCommits::All(CommitSpan { low: 0, high: version });
+        };
+        if span.is_exact() {
+            return FileCommits::All(span);
+        }
+        let mut known = BTreeMap::new();
+        let mut rest: Option<CommitSpan> = None;
+        for file in origins {
+            match (&file.commits, file.add.tags.get(TAG_APPEND)) {
+                (FileCommits::All(span), Some(append)) if span.is_exact() => {
+                    known.insert(append.clone(), span.high);
+                }
+                (FileCommits::ByAppend { known: more, rest: other, .. }, _) => {
+                    known.extend(more.iter().map(|(append, commit)| (append.clone(), *commit)));
+                    rest = Some(rest.map_or(*other, |span| span.join(*other)));
+                }
+                (commits, _) => {
+                    let span = commits.span();
+                    rest = Some(rest.map_or(span, |known| known.join(span)));
+                }
+            }
+        }
+        FileCommits::ByAppend { known: Arc::new(known), rest: rest.unwrap_or(span), span }
+    }
+}
+
+fn tagged_commit(add: &FileAdd) -> Option<i64> {
+    add.tags.get(TAG_COMMIT).and_then(|commit| commit.parse().ok())
+}

@@ -1,0 +1,209 @@
+//! Group commit: appends that wait together share one file per day and one commit.
+//!
+//! ```text
+//! append -> queue -> [ sort, encode, upload ] -> [ commit ] -> receipts
+//!                     group k+1                   group k
+//! ```
+//!
+//! Two tasks in a row: while one group is being committed the next one is encoded and uploaded.
+
+use std::sync::{Arc, Weak};
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::definition::StateDefinition;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::{LogInner, Receipt, StagedFile};
+use crate::rows::LogRows;
+
+/// Appends that may wait in the queue before further callers wait for a place.
+const QUEUE_APPENDS: usize = 4_096;
+/// Appends of one group at most.
+const GROUP_APPENDS: usize = 4_096;
+
+struct Waiting {
+    rows: LogRows,
+    reply: oneshot::Sender<Result<Receipt>>,
+}
+
+/// A group whose files lie in the store.
+struct StagedGroup {
+    files: Vec<StagedFile>,
+    definition: Arc<StateDefinition>,
+    append_id: String,
+    rows: usize,
+    waiting: Vec<Waiting>,
+}
+
+/// The queue in front of a log.
+#[derive(Debug)]
+pub(crate) struct GroupCommitter {
+    queue: mpsc::Sender<Waiting>,
+}
+
+impl GroupCommitter {
+    /// Starts the two tasks; they end when the log's last handle is dropped.
+    pub(crate) fn start(log: Weak<LogInner>, group_rows: usize) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE_APPENDS);
+        let (staged, to_commit) = mpsc::channel(1);
+        tokio::spawn(stage_groups(log.clone(), waiting, staged, group_rows));
+        tokio::spawn(commit_groups(log, to_commit));
+        Self { queue }
+    }
+
+    /// Queues rows and waits until they are durable.
+    pub(crate) async fn append(&self, rows: LogRows) -> Result<Receipt> {
+        let (reply, receipt) = oneshot::channel();
+        let gone = || {
+            Error::new(
+                ErrorKind::Unknown,
+                "the writer's task has ended with its runtime: open the store again and look whether the rows are there",
+            )
+        };
+        self.queue.send(Waiting { rows, reply }).await.map_err(|_| gone())?;
+        receipt.await.map_err(|_| gone())?
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unknown, "the store was closed while rows were being appended")
+}
+
+async fn stage_groups(
+    log: Weak<LogInner>,
+    mut queue: mpsc::Receiver<Waiting>,
+    staged: mpsc::Sender<StagedGroup>,
+    group_rows: usize,
+) {
+    while let Some(first) = queue.recv().await {
+        // Wait for the committer to be free before closing the group: whoever arrives meanwhile joins it.
+        let Ok(place) = staged.reserve().await else { return };
+        let mut rows = first.rows.batch.num_rows();
+        let mut group = vec![first];
+        while rows < group_rows && group.len() < GROUP_APPENDS {
+            match queue.try_recv() {
+                Ok(more) => {
+                    rows += more.rows.batch.num_rows();
+                    group.push(more);
+                }
+                Err(_) => break,
+            }
+        }
+        let Some(log) = log.upgrade() else {
+            return answer_all(group, &closed());
+        };
+        let mut place = Some(place);
+        for part in compatible_groups(group) {
+            match stage_group(&log, &part).await {
+                Ok((files, definition, append_id, rows)) => {
+                    let ready = StagedGroup { files, definition, append_id, rows, waiting: part };
+                    match place.take() {
+                        Some(place) => place.send(ready),
+                        None => {
+                            if let Err(mpsc::error::SendError(group)) = staged.send(ready).await {
+                                answer_all(group.waiting, &closed());
+                            }
+                        }
+                    }
+                }
+                Err(error) => answer_all(part, &error),
+            }
+        }
+    }
+}
+
+/// Splits a group where two appends add a field of one name with different types: each part stands for itself.
+fn compatible_groups(group: Vec<Waiting>) -> Vec<Vec<Waiting>> {
+    let mut parts: Vec<(Arc<StateDefinition>, Vec<Waiting>)> = Vec::new();
+    for waiting in group {
+        let offered = &waiting.rows.definition;
+        match parts.last_mut() {
+            Some((known, part)) if known.fields == offered.fields => part.push(waiting),
+            Some((known, part)) => match merged(known, offered) {
+                Some(both) => {
+                    *known = both;
+                    part.push(waiting);
+                }
+                None => parts.push((offered.clone(), vec![waiting])),
+            },
+            None => parts.push((offered.clone(), vec![waiting])),
+        }
+    }
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
+/// The definition that holds the fields of both, if they agree.
+fn merged(a: &StateDefinition, b: &StateDefinition) -> Option<Arc<StateDefinition>> {
+    let ab = a.grown_by(&b.fields).ok()?;
+    let ba = b.grown_by(&a.fields).ok()?;
+    let agree = ab.fields.iter().all(|field| {
+        ba.fields.iter().any(|other| {
+            other.name() == field.name() && other.data_type().equals_datatype(field.data_type())
+        })
+    });
+    agree.then(|| Arc::new(ab))
+}
+
+type Staged = (Vec<StagedFile>, Arc<StateDefinition>, String, usize);
+
+async fn stage_group(log: &Arc<LogInner>, group: &[Waiting]) -> Result<Staged> {
+    let mut definition = match group.first() {
+        Some(first) => first.rows.definition.clone(),
+        None => return Err(Error::internal("an empty group")),
+    };
+    for waiting in group {
+        if waiting.rows.definition.fields != definition.fields {
+            definition = Arc::new(definition.grown_by(&waiting.rows.definition.fields)?);
+        }
+    }
+    let batches: Vec<RecordBatch> = group
+        .iter()
+        .map(|waiting| waiting.rows.adapted_to(&definition).map(|rows| rows.batch))
+        .collect::<Result<_>>()?;
+    let batch = match batches.as_slice() {
+        [one] => one.clone(),
+        [first, ..] => concat_batches(first.schema_ref(), &batches)?,
+        [] => return Err(Error::internal("an empty group")),
+    };
+    let rows = batch.num_rows();
+    let append_id = log.next_append_id();
+    let (files, _) = log.stage(batch, &append_id, 0, 0).await?;
+    metrics::counter!(crate::metrics::APPENDS).increment(group.len() as u64);
+    Ok((files, definition, append_id, rows))
+}
+
+async fn commit_groups(log: Weak<LogInner>, mut groups: mpsc::Receiver<StagedGroup>) {
+    while let Some(group) = groups.recv().await {
+        match log.upgrade() {
+            Some(log) => commit_group(&log, group).await,
+            None => answer_all(group.waiting, &closed()),
+        }
+    }
+}
+
+async fn commit_group(log: &Arc<LogInner>, group: StagedGroup) {
+    let outcome =
+        log.commit_append(&group.files, &group.definition, &group.append_id, group.rows).await;
+    match outcome {
+        Err(error) => answer_all(group.waiting, &error),
+        Ok(commit) => {
+            for waiting in group.waiting {
+                let (first_version, last_version) = waiting.rows.versions();
+                let rows = waiting.rows.batch.num_rows() as u64;
+                let receipt = Receipt { commit, rows, first_version, last_version };
+                // A caller that went away does not need its receipt.
+                waiting.reply.send(Ok(receipt)).ok();
+            }
+        }
+    }
+}
+
+/// Tells every caller of a group what went wrong.
+fn answer_all(group: Vec<Waiting>, error: &Error) {
+    for waiting in group {
+        let copy = Error::new(error.kind(), error.to_string());
+        waiting.reply.send(Err(copy)).ok();
+    }
+}

@@ -1,0 +1,184 @@
+//! Writing the files of a snapshot: a sorted stream of winners in, uploaded files out, in bounded memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_log::{
+    Action, DELETE, Error, FileAdd, Log, Result, STATE_VALUE, TAG_SORTED, TIER, Table, encode_parquet,
+    statistics,
+};
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStore as _, PutMode, PutOptions};
+
+use crate::fold::BatchStream;
+use crate::hash::{RowsHash, hash_rows};
+use crate::snapshot::{
+    TAG_HASH, TAG_LOG_COMMIT, TAG_MIN_KEY, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_TOMBSTONES,
+};
+
+/// Rows of one snapshot file at most.
+pub const FILE_ROWS: usize = 262_144;
+/// Decoded bytes of one snapshot file at most, before it is written; a single batch may exceed it.
+const FILE_BYTES: usize = 64 * 1024 * 1024;
+/// A least key up to this length stands whole in the statistics.
+const MAX_PLAIN_MIN_KEY: usize = 256;
+/// Files that are encoded and uploaded at the same time.
+const WRITE_CONCURRENCY: usize = 2;
+
+/// Where files go and what is noted with them.
+#[derive(Debug, Clone)]
+pub(crate) struct FileWriter {
+    pub(crate) table: Arc<Table>,
+    pub(crate) log: Log,
+    /// The columns of a file.
+    pub(crate) schema: SchemaRef,
+    pub(crate) tier: &'static str,
+    pub(crate) log_commit: i64,
+    /// Unique to this materialization, so that names never collide.
+    pub(crate) run_id: String,
+}
+
+impl FileWriter {
+    /// Writes what each chunk holds as a file; see [`chunks`].
+    pub(crate) async fn write(
+        &self,
+        chunks: impl Stream<Item = Result<Vec<RecordBatch>>>,
+    ) -> Result<Vec<FileAdd>> {
+        let files: Vec<Option<FileAdd>> = chunks
+            .enumerate()
+            .map(|(index, chunk)| async move { self.write_file(chunk?, index).await })
+            .buffered(WRITE_CONCURRENCY)
+            .try_collect()
+            .await?;
+        Ok(files.into_iter().flatten().collect())
+    }
+
+    async fn write_file(&self, batches: Vec<RecordBatch>, index: usize) -> Result<Option<FileAdd>> {
+        let schema = self.schema.clone();
+        let encode = move || encode(&batches, &schema);
+        let encoded = tokio::task::spawn_blocking(encode)
+            .await
+            .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
+        let Some(file) = encoded else { return Ok(None) };
+        let path = format!("{TIER}={}/{}-{index}.parquet", self.tier, self.run_id);
+        let size = file.bytes.len() as u64;
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        self.table
+            .store()
+            .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
+            .await
+            .map_err(|error| {
+                Error::from(error).context(format!("table {}: writing {path}", self.table.label()))
+            })?;
+        metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
+        let mut tags = file.tags;
+        tags.insert(TAG_SORTED.to_owned(), "true".to_owned());
+        tags.insert(TAG_LOG_COMMIT.to_owned(), self.log_commit.to_string());
+        Ok(Some(FileAdd {
+            path,
+            size,
+            partition: BTreeMap::from([(TIER.to_owned(), Some(self.tier.to_owned()))]),
+            modified_ms: self.log.clock().now_ms(),
+            data_change: true,
+            stats: Some(file.stats),
+            tags,
+        }))
+    }
+}
+
+/// The actions that make files part of the table.
+pub(crate) fn add_actions(files: Vec<FileAdd>) -> impl Iterator<Item = Action> {
+    files.into_iter().map(|file| Action::Add(Arc::new(file)))
+}
+
+/// Cuts a sorted stream of winners into what one file holds, by rows and bytes.
+pub(crate) fn chunks(rows: BatchStream) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
+    futures::stream::try_unfold((rows, None::<RecordBatch>), |(mut rows, mut left)| async move {
+        let (mut batches, mut count, mut bytes) = (Vec::new(), 0, 0);
+        loop {
+            let next = match left.take() {
+                Some(batch) => Some(batch),
+                None => rows.try_next().await?,
+            };
+            let Some(mut batch) = next else { break };
+            let room = FILE_ROWS - count;
+            if batch.num_rows() > room {
+                left = Some(batch.slice(room, batch.num_rows() - room));
+                batch = batch.slice(0, room);
+            }
+            count += batch.num_rows();
+            // A slice shares its buffers; its share of them is what counts.
+            bytes += batch.get_array_memory_size();
+            batches.push(batch);
+            if count >= FILE_ROWS || bytes >= FILE_BYTES {
+                break;
+            }
+        }
+        Ok((!batches.is_empty()).then_some((batches, (rows, left))))
+    })
+}
+
+struct Encoded {
+    bytes: Bytes,
+    stats: String,
+    tags: BTreeMap<String, String>,
+}
+
+fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>> {
+    let Some(first) = batches.first() else { return Ok(None) };
+    let (mut hash, mut tombstones) = (RowsHash::default(), 0_usize);
+    let (mut version, mut event_time, mut commit) = (i64::MIN, i64::MIN, i64::MIN);
+    for batch in batches {
+        hash = hash.and(hash_rows(batch)?);
+        tombstones += column(batch, 3)?.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count();
+        version = version.max(greatest(column(batch, 1)?.as_primitive::<Int64Type>().values()));
+        let times = column(batch, 2)?.as_primitive::<TimestampMicrosecondType>();
+        event_time = event_time.max(greatest(times.values()));
+        commit = commit.max(greatest(column(batch, 4)?.as_primitive::<Int64Type>().values()));
+    }
+    // Statistics need the leading columns of all rows at once; the value stays out of it.
+    let leading: Vec<RecordBatch> =
+        batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
+    let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
+    let stats = statistics(&all)?.to_string();
+    let stored: Vec<RecordBatch> =
+        batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
+    let mut tags = BTreeMap::from([
+        (TAG_MAX_VERSION.to_owned(), version.to_string()),
+        (TAG_MAX_EVENT_TIME.to_owned(), event_time.to_string()),
+        (TAG_MAX_COMMIT.to_owned(), commit.to_string()),
+        (TAG_TOMBSTONES.to_owned(), tombstones.to_string()),
+        (TAG_HASH.to_owned(), hash.to_text()),
+    ]);
+    // Ranges of base files are told apart by their least keys, so these must be whole.
+    let least = column(&all, 0)?.as_string::<i32>().value(0);
+    if least.len() > MAX_PLAIN_MIN_KEY {
+        tags.insert(TAG_MIN_KEY.to_owned(), least.to_owned());
+    }
+    Ok(Some(Encoded { bytes: encode_parquet(&stored)?, stats, tags }))
+}
+
+fn greatest(values: &[i64]) -> i64 {
+    values.iter().copied().max().unwrap_or(i64::MIN)
+}
+
+fn column(batch: &RecordBatch, index: usize) -> Result<&ArrayRef> {
+    batch.columns().get(index).ok_or_else(|| Error::internal("a batch lacks the columns of a fold"))
+}
+
+/// From the shape of a fold to the columns of a snapshot file.
+fn to_file_columns(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let value = batch
+        .column_by_name(STATE_VALUE)
+        .ok_or_else(|| Error::internal("a snapshot row has no state_value"))?;
+    let mut columns: Vec<ArrayRef> = batch.columns().iter().take(4).cloned().collect();
+    columns.push(value.clone());
+    columns.push(column(batch, 5)?.clone());
+    columns.push(column(batch, 4)?.clone());
+    Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}

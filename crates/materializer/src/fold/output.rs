@@ -1,0 +1,235 @@
+//! The rows that a merge has decided on, until they are many enough to be copied into a batch.
+
+use std::collections::VecDeque;
+
+use alluvium_log::Result;
+use arrow::compute::{concat_batches, interleave_record_batch};
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+
+use super::Bounds;
+use super::batch::KeyedBatch;
+use super::bytes::{Weights, batch_bytes};
+
+/// The batches that rows of a merge still lie in: those under a cursor, and those a cursor has left.
+#[derive(Debug)]
+pub(super) struct Arena {
+    loaded: Vec<Loaded>,
+    free: Vec<usize>,
+    left: Vec<usize>,
+    left_bytes: usize,
+    negligible_bytes: usize,
+    vacant: Loaded,
+}
+
+#[derive(Debug, Clone)]
+struct Loaded {
+    batch: KeyedBatch,
+    weights: Weights,
+    bytes: usize,
+}
+
+impl Arena {
+    /// For a merge of so many inputs into batches of at most `max_bytes`.
+    pub(super) fn new(schema: &SchemaRef, inputs: usize, max_bytes: usize) -> Result<Self> {
+        let empty = KeyedBatch::try_new(RecordBatch::new_empty(schema.clone()), schema)?;
+        let vacant = Loaded { batch: empty, weights: Weights::Mean(0), bytes: 0 };
+        Ok(Self {
+            loaded: Vec::new(),
+            free: Vec::new(),
+            left: Vec::new(),
+            left_bytes: 0,
+            negligible_bytes: max_bytes / (inputs + 1),
+            vacant,
+        })
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: usize) -> &KeyedBatch {
+        &self.loaded[number].batch
+    }
+
+    pub(super) fn insert(&mut self, batch: KeyedBatch) -> usize {
+        let bytes = batch_bytes(batch.batch());
+        let weights = Weights::of(batch.batch(), bytes, self.negligible_bytes);
+        let loaded = Loaded { batch, weights, bytes };
+        if let Some(number) = self.free.pop() {
+            self.loaded[number] = loaded;
+            return number;
+        }
+        self.loaded.push(loaded);
+        self.loaded.len() - 1
+    }
+
+    /// A cursor has left this batch: it stays only until the rows taken from it have been copied.
+    pub(super) fn leave(&mut self, number: usize) {
+        self.left.push(number);
+        self.left_bytes += self.loaded[number].bytes;
+    }
+
+    /// What the batches that no cursor is in any more keep in memory.
+    pub(super) fn left_bytes(&self) -> usize {
+        self.left_bytes
+    }
+
+    /// Drops the batches that cursors have left, but the one to keep.
+    fn release(&mut self, keep: Option<usize>) {
+        let left = std::mem::take(&mut self.left);
+        for number in left {
+            if keep == Some(number) {
+                self.left.push(number);
+            } else {
+                self.loaded[number] = self.vacant.clone();
+                self.free.push(number);
+            }
+        }
+        self.left_bytes = 0;
+    }
+}
+
+/// A row by its batch in the arena.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) batch: usize,
+    pub(super) row: usize,
+}
+
+/// Consecutive rows of one batch.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    batch: usize,
+    start: usize,
+    end: usize,
+}
+
+/// Gathers rows, and makes batches of them.
+#[derive(Debug)]
+pub(super) struct Output {
+    schema: SchemaRef,
+    bounds: Bounds,
+    segments: Vec<Segment>,
+    rows: usize,
+    bytes: usize,
+    ready: VecDeque<RecordBatch>,
+}
+
+/// From this mean length on, segments are copied as ranges rather than row by row.
+const RANGE_ROWS: usize = 64;
+
+impl Output {
+    pub(super) fn new(schema: SchemaRef, bounds: Bounds) -> Self {
+        let (segments, ready) = (Vec::new(), VecDeque::new());
+        Self { schema, bounds, segments, rows: 0, bytes: 0, ready }
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<RecordBatch> {
+        self.ready.pop_front()
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, arena: &mut Arena, place: Place) -> Result<()> {
+        let weight = arena.loaded[place.batch].weights.of_row(place.row);
+        if self.rows > 0 && self.bytes + weight > self.bounds.bytes {
+            self.flush(arena, Some(place.batch))?;
+        }
+        self.append(place.batch, place.row, place.row + 1, weight);
+        if self.rows >= self.bounds.rows {
+            self.flush(arena, None)?;
+        }
+        Ok(())
+    }
+
+    /// Pushes the rows from `start` to `end` of a batch that a cursor is in.
+    pub(super) fn push_range(
+        &mut self,
+        arena: &mut Arena,
+        batch: usize,
+        mut start: usize,
+        end: usize,
+    ) -> Result<()> {
+        if (end - start) * 2 >= self.bounds.rows {
+            // A long range goes out as a slice of its batch, so it must not share a batch with what came before.
+            let joined = self.segments.pop_if(|last| last.batch == batch && last.end == start);
+            if let Some(joined) = joined {
+                self.rows -= joined.end - joined.start;
+                self.bytes -= arena.loaded[batch].weights.of_rows(joined.start, joined.end);
+                start = joined.start;
+            }
+            self.flush(arena, None)?;
+        }
+        while start < end {
+            let weights = &arena.loaded[batch].weights;
+            let room = (end - start).min(self.bounds.rows - self.rows);
+            let free = self.bounds.bytes.saturating_sub(self.bytes);
+            let mut count = weights.fitting(start, start + room, free);
+            if count == 0 && self.rows == 0 {
+                // A row wider than the bound is a batch of its own.
+                count = 1;
+            }
+            let weight = weights.of_rows(start, start + count);
+            self.append(batch, start, start + count, weight);
+            start += count;
+            if start < end || self.rows >= self.bounds.rows {
+                self.flush(arena, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn append(&mut self, batch: usize, start: usize, end: usize, weight: usize) {
+        match self.segments.last_mut() {
+            Some(last) if last.batch == batch && last.end == start => last.end = end,
+            _ if start < end => self.segments.push(Segment { batch, start, end }),
+            _ => {}
+        }
+        self.rows += end - start;
+        self.bytes += weight;
+    }
+
+    /// Makes a batch of the rows gathered, and drops the batches that are not needed for it any more.
+    pub(super) fn flush(&mut self, arena: &mut Arena, keep: Option<usize>) -> Result<()> {
+        if !self.segments.is_empty() {
+            let batch = self.build(arena)?;
+            self.ready.push_back(batch);
+            self.segments.clear();
+            (self.rows, self.bytes) = (0, 0);
+        }
+        arena.release(keep);
+        Ok(())
+    }
+
+    fn build(&self, arena: &Arena) -> Result<RecordBatch> {
+        let slice = |segment: &Segment| {
+            arena.get(segment.batch).batch().slice(segment.start, segment.end - segment.start)
+        };
+        if let [only] = self.segments.as_slice() {
+            // A slice keeps its whole batch in memory, so a copy is better for a small part of one.
+            let part = only.end - only.start;
+            if part * 2 >= arena.get(only.batch).rows().min(self.bounds.rows) {
+                return Ok(slice(only));
+            }
+        } else if self.segments.len() * RANGE_ROWS <= self.rows {
+            let slices: Vec<_> = self.segments.iter().map(slice).collect();
+            return Ok(concat_batches(&self.schema, &slices)?);
+        }
+        self.interleave(arena)
+    }
+
+    fn interleave(&self, arena: &Arena) -> Result<RecordBatch> {
+        const UNUSED: usize = usize::MAX;
+        let mut numbers = vec![UNUSED; arena.loaded.len()];
+        let mut batches = Vec::new();
+        let mut indices = Vec::with_capacity(self.rows);
+        for segment in &self.segments {
+            let number = &mut numbers[segment.batch];
+            if *number == UNUSED {
+                *number = batches.len();
+                batches.push(arena.get(segment.batch).batch());
+            }
+            indices.extend((segment.start..segment.end).map(|row| (*number, row)));
+        }
+        Ok(interleave_record_batch(&batches, &indices)?)
+    }
+}

@@ -1,0 +1,271 @@
+//! The merge of sorted inputs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use alluvium_log::{Error, ErrorKind, OrderBy, Rank};
+use arrow::datatypes::{Field, Schema};
+use arrow::record_batch::RecordBatch;
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::super::bytes::batch_bytes;
+use super::super::merge::merge_bounded;
+use super::super::{Bounds, SortedInput, merge};
+use super::{
+    ORDERS, Random, Row, assert_gives, batch_of, block_on, dealt, failure_of, model,
+    random_batches, random_rows, row, schema, sorted, stream_of, with_seeds,
+};
+
+fn input(batches: Vec<RecordBatch>, random: &mut Random) -> SortedInput {
+    match random.below(3) {
+        0 => SortedInput::Batches(batches),
+        1 => SortedInput::Stream(stream_of(batches)),
+        // One that is never ready at the first call.
+        _ => SortedInput::Stream(
+            stream_of(batches)
+                .then(|batch| async {
+                    tokio::task::yield_now().await;
+                    batch
+                })
+                .boxed(),
+        ),
+    }
+}
+
+fn in_memory(rows: &[&[Row]]) -> SortedInput {
+    SortedInput::Batches(rows.iter().map(|rows| batch_of(rows)).collect())
+}
+
+async fn failure(inputs: Vec<SortedInput>) -> Error {
+    failure_of(Ok(merge(OrderBy::EventTime, schema(), inputs, 8192))).await
+}
+
+#[test]
+fn any_rows_in_any_inputs_and_batches_merge_to_the_winner_of_each_key() {
+    with_seeds(400, |random| {
+        let count = *random.pick(&[0, 1, 10, 300]);
+        let rows = random_rows(random, count);
+        let inputs = 1 + random.below_one_of(&[1, 3, 40]);
+        for order_by in ORDERS {
+            let inputs: Vec<SortedInput> = dealt(random, &rows, inputs)
+                .into_iter()
+                .map(|rows| {
+                    let batches = random_batches(random, &sorted(rows));
+                    input(batches, random)
+                })
+                .collect();
+            let batch_rows = *random.pick(&[1, 2, 7, 8192]);
+            let merged = merge(order_by, schema(), inputs, batch_rows);
+            let batches = block_on(assert_gives(merged, &model(&rows, order_by)));
+            assert!(batches.iter().all(|batch| batch.num_rows() <= batch_rows));
+        }
+    });
+}
+
+#[test]
+fn large_inputs_of_unique_keys_merge_in_runs_and_row_by_row() {
+    with_seeds(12, |random| {
+        let mut rows: Vec<Row> =
+            (0..20_000).map(|key| row(&format!("customer-{key:09}"), 1)).collect();
+        // Some inputs own a stretch of keys, others take any.
+        let mut inputs = vec![Vec::new(); 5];
+        let mut owner = 0;
+        for row in &rows {
+            if random.below(300) == 0 {
+                owner = random.below(3);
+            }
+            inputs[owner].push(row.clone());
+        }
+        for version in 0..4_000 {
+            let changed = row(&format!("customer-{:09}", random.below(21_000)), version - 2000);
+            inputs[3 + random.below(2)].push(changed.clone());
+            rows.push(changed);
+        }
+        let inputs = inputs
+            .into_iter()
+            .map(|rows| {
+                let batches = random_batches(random, &sorted(rows));
+                input(batches, random)
+            })
+            .collect();
+        let merged = merge(OrderBy::Version, schema(), inputs, 1000);
+        block_on(assert_gives(merged, &model(&rows, OrderBy::Version)));
+    });
+}
+
+#[tokio::test]
+async fn each_level_of_the_rank_decides_between_rows_equal_in_those_above() {
+    let rank = Rank { version: 1, event_time: 1, is_delete: false, commit: 1, append_seq: 0 };
+    let greater = [
+        Rank { append_seq: 1, ..rank },
+        Rank { commit: 2, append_seq: -1, ..rank },
+        Rank { is_delete: true, commit: 0, ..rank },
+    ];
+    let by_time = [Rank { version: 2, ..rank }, Rank { event_time: 2, version: 0, ..rank }];
+    let by_version = [Rank { event_time: 2, ..rank }, Rank { version: 2, event_time: 0, ..rank }];
+    for (order_by, last) in [(OrderBy::EventTime, by_time), (OrderBy::Version, by_version)] {
+        for winner in greater.into_iter().chain(last) {
+            let (loser, winner) =
+                (Row { key: "key".into(), rank }, Row { key: "key".into(), rank: winner });
+            for rows in [[loser.clone(), winner.clone()], [winner.clone(), loser.clone()]] {
+                let one_input = vec![in_memory(&[&rows])];
+                let two_batches = vec![in_memory(&[&rows[..1], &rows[1..]])];
+                let two_inputs = vec![in_memory(&[&rows[..1]]), in_memory(&[&rows[1..]])];
+                for inputs in [one_input, two_batches, two_inputs] {
+                    let merged = merge(order_by, schema(), inputs, 8192);
+                    assert_gives(merged, std::slice::from_ref(&winner)).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_goes_on_over_many_batches_is_one_row() {
+    let batches: Vec<Vec<Row>> = vec![
+        vec![row("a", 1), row("b", 7)],
+        vec![row("b", 9), row("b", 3)],
+        vec![],
+        vec![row("b", 8)],
+        vec![row("b", 2), row("c", 1)],
+    ];
+    let rows = batches.concat();
+    let batches = batches.iter().map(|rows| batch_of(rows)).collect();
+    let merged = merge(OrderBy::EventTime, schema(), vec![SortedInput::Batches(batches)], 1);
+    assert_gives(merged, &model(&rows, OrderBy::EventTime)).await;
+}
+
+#[tokio::test]
+async fn an_input_out_of_order_is_refused_and_named() {
+    let ordered: &[Row] = &[row("a", 1), row("d", 1)];
+    let within = in_memory(&[&[row("a", 1), row("c", 1), row("b", 1)]]);
+    let after_repeats = in_memory(&[&[row("b", 1), row("b", 2), row("c", 1), row("a", 1)]]);
+    let over_batches = in_memory(&[&[row("a", 1), row("c", 1)], &[], &[row("b", 1)]]);
+    for bad in [within, after_repeats, over_batches] {
+        let error = failure(vec![in_memory(&[ordered]), bad]).await;
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("input 1 of a merge"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_an_input_ends_the_merge_with_it() {
+    let broken = stream::iter([
+        Ok(batch_of(&[row("a", 1)])),
+        Err(Error::new(ErrorKind::Storage, "the disk is gone")),
+    ]);
+    let inputs = vec![in_memory(&[&[row("b", 1)]]), SortedInput::Stream(broken.boxed())];
+    let error = failure(inputs).await;
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Storage, "the disk is gone"));
+}
+
+#[tokio::test]
+async fn no_inputs_and_empty_inputs_give_an_empty_stream() {
+    for inputs in [vec![], vec![in_memory(&[])], vec![in_memory(&[&[], &[]]), in_memory(&[])]] {
+        let merged = merge(OrderBy::EventTime, schema(), inputs, 8192);
+        assert!(assert_gives(merged, &[]).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_single_input_of_unique_keys_passes_through_without_a_copy() {
+    let rows: Vec<Row> = (0..90).map(|key| row(&format!("{key:03}"), 1)).collect();
+    let batches: Vec<RecordBatch> = rows.chunks(10).map(batch_of).collect();
+    let merged =
+        merge(OrderBy::EventTime, schema(), vec![SortedInput::Batches(batches.clone())], 10);
+    let passed = assert_gives(merged, &rows).await;
+    assert_eq!(passed.len(), batches.len());
+    for (passed, batch) in passed.iter().zip(&batches) {
+        assert!(passed.columns().iter().zip(batch.columns()).all(|(a, b)| shares_memory(a, b)));
+    }
+}
+
+fn shares_memory(one: &arrow::array::ArrayRef, other: &arrow::array::ArrayRef) -> bool {
+    let (one, other) = (one.to_data(), other.to_data());
+    one.buffers().iter().zip(other.buffers()).all(|(a, b)| a.as_ptr() == b.as_ptr())
+}
+
+#[tokio::test]
+async fn batches_of_a_base_that_no_overlay_touches_pass_through_without_a_copy() {
+    let mut rows: Vec<Row> = (0..10_000).map(|key| row(&format!("{key:06}"), 1)).collect();
+    let base: Vec<RecordBatch> = rows.chunks(100).map(batch_of).collect();
+    let overlay = vec![row("000150", 2), row("005000x", 2), row("009999", 2)];
+    rows.extend(overlay.iter().cloned());
+    let inputs = vec![in_memory(&[&overlay]), SortedInput::Batches(base.clone())];
+    let merged = merge(OrderBy::Version, schema(), inputs, 100);
+    let merged = assert_gives(merged, &model(&rows, OrderBy::Version)).await;
+    let passed = merged
+        .iter()
+        .filter(|batch| base.iter().any(|base| shares_memory(batch.column(0), base.column(0))))
+        .count();
+    assert!(passed >= 90, "only {passed} of 100 batches were passed through");
+}
+
+#[test]
+fn batches_are_bounded_by_bytes_as_well() {
+    with_seeds(30, |random| {
+        let mut rows = random_rows(random, 200);
+        for row in &mut rows {
+            row.key.push_str(&"wide".repeat(random.below_one_of(&[1, 200, 2000])));
+        }
+        let inputs = dealt(random, &rows, 4)
+            .into_iter()
+            .map(|rows| {
+                let batches = random_batches(random, &sorted(rows));
+                input(batches, random)
+            })
+            .collect();
+        let bounds = Bounds { rows: 1000, bytes: 10_000 };
+        let merged = merge_bounded(OrderBy::EventTime, schema(), inputs, bounds);
+        let batches = block_on(assert_gives(merged, &model(&rows, OrderBy::EventTime)));
+        for batch in batches {
+            let bytes = batch_bytes(&batch);
+            // Rows of batches too light to be weighed row by row may be off by the bound together.
+            assert!(batch.num_rows() == 1 || bytes <= 2 * bounds.bytes, "{bytes}");
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_batch_without_a_key_or_of_another_schema_is_refused() {
+    let good = batch_of(&[row("a", 1)]);
+    let nullable: Vec<Field> = good
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| field.as_ref().clone().with_nullable(true))
+        .collect();
+    let mut columns = good.columns().to_vec();
+    columns[0] = arrow::array::new_null_array(&arrow::datatypes::DataType::Utf8, 1);
+    let keyless = RecordBatch::try_new(Arc::new(Schema::new(nullable)), columns).unwrap();
+    let error = failure(vec![SortedInput::Batches(vec![keyless])]).await;
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+
+    let narrow = good.project(&[0, 1, 2, 3, 4, 5]).unwrap();
+    let error = failure(vec![SortedInput::Batches(vec![narrow.clone()])]).await;
+    assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+
+    let no_fold = narrow.project(&[1, 0]).unwrap().schema();
+    let error = failure_of(Ok(merge(OrderBy::EventTime, no_fold, vec![], 1))).await;
+    assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_long_merge_lets_other_tasks_run() {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = turns.clone();
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    // All of one key, so that nothing comes out that the reader could wait for.
+    let batch = batch_of(&(0..8192).map(|version| row("key", version)).collect::<Vec<_>>());
+    let batches = SortedInput::Batches(vec![batch; 20]);
+    let merged = merge(OrderBy::EventTime, schema(), vec![batches], 8192);
+    let rows = merged.try_collect::<Vec<_>>().await.unwrap();
+    assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 1);
+    assert!(turns.load(Ordering::Relaxed) >= 5);
+    other.abort();
+}

@@ -1,0 +1,400 @@
+//! Folding the tail of the log into the snapshot: work by what changed, progress and data in one commit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use alluvium_log::{
+    Action, Attempt, DataFile, Error, ErrorKind, FileAdd, FileRemove, FooterCache, Log, Outcome,
+    ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
+use rand::Rng;
+use serde::Serialize;
+
+use crate::effect::{drop_ineffective, may_be_late};
+use crate::files::{FileWriter, add_actions, chunks};
+use crate::fold::{BatchStream, FoldSettings, SortedInput, fold, merge};
+use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
+use crate::ranges::{Ranges, merge_ranges};
+use crate::snapshot::{
+    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema, table_schema,
+};
+
+/// A state with no more rows than this is kept as base only.
+pub const SMALL_STATE_ROWS: u64 = 65_536;
+/// Runs are merged into the base when their rows exceed the base's divided by this.
+pub const BASE_PER_RUN_ROWS: u64 = 5;
+/// A new run takes in the existing ones with up to this many times its rows, so that their sizes grow geometrically.
+const RUN_GROWTH: u64 = 4;
+/// Changes up to this many are checked against the snapshot before anything is written.
+pub const LOOKUP_ROWS: u64 = 16_384;
+/// How often a materialization starts over when another process was faster.
+const MAX_RACES: u32 = 5;
+
+/// How to materialize.
+#[derive(Debug, Clone)]
+pub struct MaterializeOptions {
+    /// Memory, batches, spilling.
+    pub fold: FoldSettings,
+    /// Fold the whole log anew instead of the tail.
+    pub rebuild: bool,
+    /// Footers of files, shared with readers.
+    pub footers: Arc<FooterCache>,
+}
+
+/// What a materialization did to the snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// The log has no commit that the snapshot lacks: no commit was made.
+    UpToDate,
+    /// No row changes the state (late ones, repeated ones): only the progress was recorded.
+    ProgressOnly,
+    /// The changes were written as a run beside the base.
+    Run,
+    /// The changes were merged into the base.
+    Merged,
+    /// The base was made anew from the whole log.
+    Rebuilt,
+}
+
+/// What a materialization did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MaterializeReport {
+    /// What became of the snapshot.
+    pub change: Change,
+    /// The log commit up to which the snapshot folded before.
+    pub from_commit: i64,
+    /// The log commit up to which it folds now.
+    pub to_commit: i64,
+    /// The snapshot table's Delta version now.
+    pub snapshot_version: i64,
+    /// Rows of the log that were folded.
+    pub rows_folded: u64,
+    /// Keys whose newest change was older than, or the same as, what the snapshot holds; unknown where it was not looked up.
+    pub stale_keys: Option<u64>,
+    /// Rows written to the snapshot.
+    pub rows_written: u64,
+    /// Bytes written to the snapshot.
+    pub bytes_written: u64,
+    /// Files added and removed.
+    pub files_added: u64,
+    /// Files that are no longer part of the snapshot.
+    pub files_removed: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Everything that one attempt works on.
+struct Work {
+    definition: Arc<StateDefinition>,
+    log_state: Arc<TableState>,
+    before: SnapshotState,
+    table: Arc<Table>,
+    expected_version: i64,
+    spec: ReadSpec,
+    tail: Vec<Arc<DataFile>>,
+    from: i64,
+    to: i64,
+    started: Instant,
+}
+
+/// What an attempt wants to commit.
+struct Plan {
+    change: Change,
+    added: Vec<FileAdd>,
+    removed: Vec<Arc<DataFile>>,
+    stale_keys: Option<u64>,
+}
+
+/// Folds the tail of the log into the snapshot.
+///
+/// Files and progress are one commit: killed at any moment, the snapshot is as before or as after. When another
+/// process has moved the snapshot meanwhile, what was prepared is dropped and the work begins anew.
+pub async fn materialize(snapshot: &Snapshot, options: &MaterializeOptions) -> Result<MaterializeReport> {
+    options.fold.validate()?;
+    let _alone = snapshot.lock_for_rewriting().await;
+    let name = snapshot.log().name().to_owned();
+    for _ in 0..MAX_RACES {
+        let outcome = attempt(snapshot, options).await;
+        match outcome.map_err(|error| error.context(format!("materializing {name}")))? {
+            Some(report) => return Ok(report),
+            None => metrics::counter!(crate::metrics::RACES_LOST).increment(1),
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Conflict,
+        format!("materializing {name}: other processes moved the snapshot {MAX_RACES} times meanwhile; run one materializer per state"),
+    ))
+}
+
+async fn attempt(snapshot: &Snapshot, options: &MaterializeOptions) -> Result<Option<MaterializeReport>> {
+    let started = Instant::now();
+    let log = snapshot.log();
+    let log_state = log.refresh().await?;
+    let before = snapshot.refresh().await?;
+    check_not_ahead(&before, &log_state)?;
+    let definition = log.definition();
+    let from = if options.rebuild { 0 } else { before.log_commit() };
+    let to = log_state.version;
+    let filter = RowFilter {
+        after_commit: Some(from),
+        up_to_commit: Some(to),
+        ..RowFilter::default()
+    };
+    let tail = log_files(&log_state, &filter);
+    if tail.is_empty() && !options.rebuild {
+        return Ok(Some(up_to_date(&before, from, to, started)));
+    }
+    let table = snapshot.table_or_create(&definition).await?;
+    // A table that was created just now has no rows: its first state is as good as none.
+    let before = if before.table().is_some() { before } else { snapshot.state() };
+    let work = Work {
+        expected_version: before.version(),
+        spec: ReadSpec { payload: whole_value(&definition), filter },
+        definition,
+        log_state,
+        before,
+        table,
+        tail,
+        from,
+        to,
+        started,
+    };
+    let plan = if options.rebuild {
+        plan_rebuild(log, &work, options).await?
+    } else {
+        plan_increment(log, &work, options).await?
+    };
+    commit(&work, plan).await
+}
+
+fn up_to_date(before: &SnapshotState, from: i64, to: i64, started: Instant) -> MaterializeReport {
+    MaterializeReport {
+        change: Change::UpToDate,
+        from_commit: from,
+        to_commit: to,
+        snapshot_version: before.version(),
+        rows_folded: 0,
+        stale_keys: Some(0),
+        rows_written: 0,
+        bytes_written: 0,
+        files_added: 0,
+        files_removed: 0,
+        elapsed: started.elapsed(),
+    }
+}
+
+fn tail_rows(work: &Work) -> u64 {
+    work.tail.iter().map(|file| rows_of(file)).sum()
+}
+
+async fn fold_tail(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<BatchStream> {
+    let inputs = work
+        .tail
+        .iter()
+        .map(|file| file_input(log.table(), file, &work.spec, &options.footers))
+        .collect();
+    fold(work.definition.order_by, work.spec.schema(), inputs, &options.fold).await
+}
+
+fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
+    FileWriter {
+        table: work.table.clone(),
+        log: log.clone(),
+        schema: snapshot_file_schema(&work.definition.stored_fields()),
+        tier,
+        log_commit: work.to,
+        run_id: format!("{:020}-{:016x}", work.to, rand::rng().random::<u64>()),
+    }
+}
+
+async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
+    let winners = fold_tail(log, work, options).await?;
+    let added = writer(log, work, BASE).write(chunks(winners)).await?;
+    Ok(Plan {
+        change: Change::Rebuilt,
+        added,
+        removed: work.before.files().cloned().collect(),
+        stale_keys: None,
+    })
+}
+
+async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
+    let count = tail_rows(work);
+    let mut winners = fold_tail(log, work, options).await?;
+    let mut stale_keys = None;
+    if !may_be_late(&work.tail, &work.before, work.definition.order_by) {
+        stale_keys = Some(0);
+    } else if count <= LOOKUP_ROWS {
+        let batches: Vec<_> = winners.try_collect().await?;
+        let (kept, stale) =
+            drop_ineffective(batches, &work.before, &work.definition, options).await?;
+        if kept.is_empty() {
+            return Ok(Plan {
+                change: Change::ProgressOnly,
+                added: Vec::new(),
+                removed: Vec::new(),
+                stale_keys: Some(stale),
+            });
+        }
+        stale_keys = Some(stale);
+        winners = stream::iter(kept.into_iter().map(Ok)).boxed();
+    }
+    let base = work.before.base();
+    let runs = work.before.runs();
+    let base_rows: u64 = base.iter().map(|file| rows_of(file)).sum();
+    let run_rows: u64 = runs.iter().map(|file| rows_of(file)).sum();
+    let is_small = base_rows + run_rows + count <= SMALL_STATE_ROWS;
+    if is_small || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
+        let changes = with_runs(work, winners, &runs, options);
+        let ranges = Ranges::new(work.table.clone(), base, work.spec_of_all(), changes, options.footers.clone());
+        let order_by = work.definition.order_by;
+        let merged = merge_ranges(&ranges, order_by, options.fold.batch_rows);
+        let added = writer(log, work, BASE).write(merged).await?;
+        let mut removed = ranges.touched();
+        removed.extend(runs);
+        return Ok(Plan { change: Change::Merged, added, removed, stale_keys });
+    }
+    let taken = runs_to_take(runs, count);
+    let run = with_runs(work, winners, &taken, options);
+    let added = writer(log, work, RUN).write(chunks(run)).await?;
+    Ok(Plan { change: Change::Run, added, removed: taken, stale_keys })
+}
+
+impl Work {
+    /// What to read of snapshot files: every row.
+    fn spec_of_all(&self) -> ReadSpec {
+        ReadSpec { payload: self.spec.payload.clone(), filter: RowFilter::default() }
+    }
+}
+
+/// The winners together with the rows of some runs.
+fn with_runs(
+    work: &Work,
+    winners: BatchStream,
+    runs: &[Arc<DataFile>],
+    options: &MaterializeOptions,
+) -> BatchStream {
+    let spec = work.spec_of_all();
+    let mut inputs = vec![SortedInput::Stream(winners)];
+    let open = |file| SortedInput::Stream(file_stream(&work.table, file, &spec, &options.footers));
+    inputs.extend(runs.iter().map(open));
+    merge(work.definition.order_by, spec.schema(), inputs, options.fold.batch_rows)
+}
+
+/// The existing runs that a new run of so many rows takes in: the small ones, smallest first.
+fn runs_to_take(mut runs: Vec<Arc<DataFile>>, new_rows: u64) -> Vec<Arc<DataFile>> {
+    runs.sort_by_key(|file| rows_of(file));
+    let mut rows = new_rows;
+    let mut taken = Vec::new();
+    for run in runs {
+        if rows_of(&run) > rows.saturating_mul(RUN_GROWTH) {
+            break;
+        }
+        rows += rows_of(&run);
+        taken.push(run);
+    }
+    taken
+}
+
+/// Commits a plan if the snapshot is still the one it was made on; `None` when it is not.
+async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
+    let rows_written = plan.added.iter().map(added_rows).sum();
+    let bytes_written = plan.added.iter().map(|file| file.size).sum();
+    let report = MaterializeReport {
+        change: plan.change,
+        from_commit: work.from,
+        to_commit: work.to,
+        snapshot_version: -1,
+        rows_folded: tail_rows(work),
+        stale_keys: plan.stale_keys,
+        rows_written,
+        bytes_written,
+        files_added: plan.added.len() as u64,
+        files_removed: plan.removed.len() as u64,
+        elapsed: Duration::ZERO,
+    };
+    let note = [
+        ("logCommit".to_owned(), serde_json::json!(work.to)),
+        ("change".to_owned(), serde_json::json!(plan.change)),
+        ("rowsFolded".to_owned(), serde_json::json!(report.rows_folded)),
+    ];
+    let now_ms = work.log_state.timestamp_ms;
+    let outcome = work
+        .table
+        .commit("WRITE", Some(false), note.into_iter().collect(), |state, _| {
+            if state.version != work.expected_version {
+                return Ok(Attempt::Stop(()));
+            }
+            let mut actions = vec![Action::Transaction {
+                app_id: MATERIALIZER_APP_ID.to_owned(),
+                version: work.to,
+            }];
+            actions.extend(grown_metadata(state, &work.definition));
+            actions.extend(plan.removed.iter().map(|file| remove_action(file, now_ms)));
+            actions.extend(add_actions(plan.added.clone()));
+            Ok(Attempt::Write(actions))
+        })
+        .await?;
+    match outcome {
+        Outcome::Committed(state) => {
+            metrics::counter!(crate::metrics::MATERIALIZATIONS).increment(1);
+            metrics::counter!(crate::metrics::ROWS_FOLDED).increment(report.rows_folded);
+            metrics::counter!(crate::metrics::ROWS_WRITTEN).increment(rows_written);
+            if work.table.is_checkpoint_due()
+                && let Err(error) = work.table.checkpoint().await
+            {
+                tracing::warn!(table = work.table.label(), %error, "a checkpoint could not be written");
+            }
+            Ok(Some(MaterializeReport {
+                snapshot_version: state.version,
+                elapsed: work.started.elapsed(),
+                ..report
+            }))
+        }
+        Outcome::Stopped(()) => {
+            discard(&work.table, &plan.added).await;
+            Ok(None)
+        }
+    }
+}
+
+fn added_rows(file: &FileAdd) -> u64 {
+    alluvium_log::FileStats::parse(file.stats.as_deref(), true).rows.unwrap_or(0)
+}
+
+fn grown_metadata(state: &TableState, definition: &StateDefinition) -> Option<Action> {
+    let schema = table_schema(&definition.stored_fields());
+    if schema.fields().len() == state.metadata.schema.fields().len()
+        && schema.fields().iter().zip(state.metadata.schema.fields()).all(|(a, b)| {
+            a.name() == b.name() && a.data_type().equals_datatype(b.data_type())
+        })
+    {
+        return None;
+    }
+    let mut metadata = (*state.metadata).clone();
+    metadata.schema = schema;
+    Some(Action::Metadata(metadata))
+}
+
+fn remove_action(file: &DataFile, removed_ms: i64) -> Action {
+    Action::Remove(FileRemove {
+        path: file.add.path.clone(),
+        size: Some(file.add.size),
+        partition: file.add.partition.clone(),
+        removed_ms,
+        data_change: true,
+    })
+}
+
+/// Removes files that no commit refers to. What can't be removed stays, unreferenced.
+async fn discard(table: &Table, files: &[FileAdd]) {
+    for file in files {
+        if let Err(error) = table.store().delete(&Path::from(file.path.as_str())).await {
+            tracing::warn!(table = table.label(), path = %file.path, %error, "an unused file could not be removed");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The names of this crate's metrics.
+
+/// Materializations that changed the snapshot.
+pub const MATERIALIZATIONS: &str = "alluvium_materializations_total";
+/// Rows of the log that were folded into snapshots.
+pub const ROWS_FOLDED: &str = "alluvium_rows_folded_total";
+/// Rows written to snapshots: write amplification = rows written / rows folded.
+pub const ROWS_WRITTEN: &str = "alluvium_snapshot_rows_written_total";
+/// Bytes written to snapshots.
+pub const BYTES_WRITTEN: &str = "alluvium_snapshot_bytes_written_total";
+/// Materializations that found the snapshot moved by another one.
+pub const RACES_LOST: &str = "alluvium_materializer_races_lost_total";

@@ -1,0 +1,122 @@
+//! Merging changes into the base, range of keys by range of keys: a base file in whose range nothing changed stays.
+
+use std::sync::Arc;
+
+use alluvium_log::{DataFile, Error, FooterCache, OrderBy, ReadSpec, Result, STATE_KEY, Table};
+use arrow::array::{Array, AsArray, RecordBatch};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex as SyncMutex;
+use tokio::sync::Mutex;
+
+use crate::files::chunks;
+use crate::fold::{BatchStream, SortedInput, merge};
+use crate::inputs::file_stream;
+use crate::snapshot::least_key;
+
+/// A sorted stream of changes that can be taken up to a key.
+struct Changes {
+    rows: BatchStream,
+    /// What was read and not yet taken.
+    left: Option<RecordBatch>,
+}
+
+impl Changes {
+    async fn fill(&mut self) -> Result<Option<&RecordBatch>> {
+        while self.left.as_ref().is_none_or(|batch| batch.num_rows() == 0) {
+            match self.rows.try_next().await? {
+                Some(batch) => self.left = Some(batch),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.left.as_ref())
+    }
+
+    /// The next rows with keys below `upper`, or `None` when the next key is not.
+    async fn take_below(&mut self, upper: Option<&str>) -> Result<Option<RecordBatch>> {
+        let Some(batch) = self.fill().await? else { return Ok(None) };
+        let Some(upper) = upper else { return Ok(self.left.take()) };
+        let keys = batch
+            .column_by_name(STATE_KEY)
+            .ok_or_else(|| Error::internal("changes have no key"))?
+            .as_string::<i32>();
+        // Sorted, so that a binary search finds the boundary.
+        let (mut low, mut high) = (0, keys.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if keys.value(middle) < upper { low = middle + 1 } else { high = middle }
+        }
+        if low == 0 {
+            return Ok(None);
+        }
+        let taken = batch.slice(0, low);
+        let rest = batch.slice(low, batch.num_rows() - low);
+        self.left = Some(rest);
+        Ok(Some(taken))
+    }
+}
+
+/// The base, and what is to be merged into it.
+pub(crate) struct Ranges {
+    table: Arc<Table>,
+    base: Vec<Arc<DataFile>>,
+    spec: ReadSpec,
+    footers: Arc<FooterCache>,
+    changes: Arc<Mutex<Changes>>,
+    touched: SyncMutex<Vec<Arc<DataFile>>>,
+}
+
+impl Ranges {
+    /// `base` in order of keys; `changes` sorted, one row per key.
+    pub(crate) fn new(
+        table: Arc<Table>,
+        base: Vec<Arc<DataFile>>,
+        spec: ReadSpec,
+        changes: BatchStream,
+        footers: Arc<FooterCache>,
+    ) -> Self {
+        let changes = Arc::new(Mutex::new(Changes { rows: changes, left: None }));
+        Self { table, base, spec, footers, changes, touched: SyncMutex::new(Vec::new()) }
+    }
+
+    /// The base files whose ranges had changes, once the merge is done.
+    pub(crate) fn touched(&self) -> Vec<Arc<DataFile>> {
+        self.touched.lock().clone()
+    }
+
+    /// The changes below a key, as a stream of their own.
+    fn below(&self, first: RecordBatch, upper: Option<String>) -> BatchStream {
+        let changes = self.changes.clone();
+        let rest = stream::try_unfold((changes, upper), |(changes, upper)| async move {
+            let taken = changes.lock().await.take_below(upper.as_deref()).await?;
+            Ok(taken.map(|batch| (batch, (changes, upper))))
+        });
+        stream::iter([Ok(first)]).chain(rest).boxed()
+    }
+
+    /// The merged rows of one range, or `None` when nothing changed in it.
+    async fn merged(&self, index: usize, order_by: OrderBy, batch_rows: usize) -> Result<Option<BatchStream>> {
+        let upper = self.base.get(index + 1).and_then(|file| least_key(file)).map(str::to_owned);
+        let first = self.changes.lock().await.take_below(upper.as_deref()).await?;
+        let Some(first) = first else { return Ok(None) };
+        let mut inputs = vec![SortedInput::Stream(self.below(first, upper))];
+        if let Some(file) = self.base.get(index) {
+            self.touched.lock().push(file.clone());
+            let rows = file_stream(&self.table, file, &self.spec, &self.footers);
+            inputs.push(SortedInput::Stream(rows));
+        }
+        Ok(Some(merge(order_by, self.spec.schema(), inputs, batch_rows)))
+    }
+}
+
+/// What each new base file holds.
+pub(crate) fn merge_ranges(
+    ranges: &Ranges,
+    order_by: OrderBy,
+    batch_rows: usize,
+) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
+    stream::iter(0..ranges.base.len().max(1))
+        .then(move |index| ranges.merged(index, order_by, batch_rows))
+        .try_filter_map(|merged| std::future::ready(Ok(merged)))
+        .map_ok(chunks)
+        .try_flatten()
+}

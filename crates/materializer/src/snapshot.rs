@@ -1,0 +1,341 @@
+//! The snapshot of a state: a Delta table that holds the fold of the log up to a commit, as base and runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_log::{
+    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, Protocol, Result, StateDefinition, Storage, TIER, Table,
+    TableMetadata, TableState, log_schema,
+};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use parking_lot::RwLock;
+
+use crate::hash::RowsHash;
+
+/// The application id under which a snapshot commit records the log commit that it folds.
+pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";
+/// The value of the partition `tier` of files with one row per key in ranges that do not overlap.
+pub const BASE: &str = "base";
+/// The value of the partition `tier` of files with later winners.
+pub const RUN: &str = "run";
+/// The property that carries the id of the log that a snapshot folds.
+const SNAPSHOT_OF: &str = "alluvium.snapshotOf";
+pub(crate) const TAG_MIN_KEY: &str = "alluvium.minKey";
+pub(crate) const TAG_MAX_VERSION: &str = "alluvium.maxVersion";
+pub(crate) const TAG_MAX_EVENT_TIME: &str = "alluvium.maxEventTime";
+pub(crate) const TAG_MAX_COMMIT: &str = "alluvium.maxCommit";
+pub(crate) const TAG_TOMBSTONES: &str = "alluvium.tombstones";
+pub(crate) const TAG_HASH: &str = "alluvium.hash";
+pub(crate) const TAG_LOG_COMMIT: &str = "alluvium.logCommit";
+
+/// The path of a state's snapshot below the store's root.
+pub fn snapshot_path(state: &str) -> String {
+    format!("{state}/snapshot")
+}
+
+/// The columns of a snapshot file, in order (without the partition).
+pub(crate) fn snapshot_file_schema(value_fields: &Fields) -> SchemaRef {
+    let log = log_schema(value_fields);
+    let mut fields: Vec<FieldRef> = log.fields().iter().take(5).cloned().collect();
+    fields.push(Arc::new(Field::new(APPEND_SEQ, DataType::Int32, true)));
+    fields.push(Arc::new(Field::new(COMMIT, DataType::Int64, true)));
+    Arc::new(Schema::new(fields))
+}
+
+/// A handle on one state's snapshot. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    inner: Arc<SnapshotInner>,
+}
+
+#[derive(Debug)]
+struct SnapshotInner {
+    storage: Storage,
+    log: Log,
+    table: RwLock<Option<Arc<Table>>>,
+    opening: tokio::sync::Mutex<()>,
+    /// One rewriter of the table at a time in this process; others are told apart by the commit.
+    rewriting: tokio::sync::Mutex<()>,
+    /// Earlier versions, read on demand and extended as they come.
+    history: tokio::sync::Mutex<Vec<SnapshotState>>,
+}
+
+/// A snapshot at one version, or none at all (then everything is in the log).
+#[derive(Debug, Clone)]
+pub struct SnapshotState {
+    table: Option<Arc<Table>>,
+    state: Option<Arc<TableState>>,
+}
+
+impl SnapshotState {
+    /// No snapshot: the state before the first materialization.
+    pub fn none() -> Self {
+        Self { table: None, state: None }
+    }
+
+    /// The Delta table and its state, unless there is no snapshot.
+    pub fn table(&self) -> Option<(&Arc<Table>, &Arc<TableState>)> {
+        self.table.as_ref().zip(self.state.as_ref())
+    }
+
+    /// The Delta version of the snapshot table; -1 without one.
+    pub fn version(&self) -> i64 {
+        self.state.as_ref().map_or(-1, |state| state.version)
+    }
+
+    /// The log commit up to which the snapshot is the fold; 0, the empty log, without one.
+    pub fn log_commit(&self) -> i64 {
+        self.state.as_ref().and_then(|state| state.transaction(MATERIALIZER_APP_ID)).unwrap_or(0)
+    }
+
+    /// All files.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
+        self.state.iter().flat_map(|state| state.files())
+    }
+
+    /// The base files, in order of their keys.
+    pub fn base(&self) -> Vec<Arc<DataFile>> {
+        let mut files: Vec<_> = self.files().filter(|file| is_base(file)).cloned().collect();
+        files.sort_by(|a, b| least_key(a).cmp(&least_key(b)));
+        files
+    }
+
+    /// The run files.
+    pub fn runs(&self) -> Vec<Arc<DataFile>> {
+        self.files().filter(|file| !is_base(file)).cloned().collect()
+    }
+
+    /// Rows in all files; a key in several runs counts several times.
+    pub fn rows(&self) -> u64 {
+        self.files().map(|file| rows_of(file)).sum()
+    }
+
+    /// The greatest version of a row.
+    pub fn max_version(&self) -> Option<i64> {
+        self.files().map(|file| file.integer_tag(TAG_MAX_VERSION).unwrap_or(i64::MAX)).max()
+    }
+
+    /// The greatest event time of a row, in microseconds.
+    pub fn max_event_time(&self) -> Option<i64> {
+        self.files().map(|file| file.integer_tag(TAG_MAX_EVENT_TIME).unwrap_or(i64::MAX)).max()
+    }
+
+    /// Tombstones in all files.
+    pub fn tombstones(&self) -> u64 {
+        let count = |file: &Arc<DataFile>| file.integer_tag(TAG_TOMBSTONES).unwrap_or(0);
+        self.files().map(count).filter_map(|count| u64::try_from(count).ok()).sum()
+    }
+
+    /// Keys that have a value; known without reading only while there are no runs.
+    pub fn live_keys(&self) -> Option<u64> {
+        self.runs().is_empty().then(|| self.rows().saturating_sub(self.tombstones()))
+    }
+
+    /// The hash of all rows; known without reading only while there are no runs.
+    pub fn hash(&self) -> Option<RowsHash> {
+        if !self.runs().is_empty() {
+            return None;
+        }
+        self.files().map(|file| file_hash(file)).try_fold(RowsHash::default(), |sum, hash| Some(sum.and(hash?)))
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files().map(|file| file.add.size).sum()
+    }
+
+    /// Whether the snapshot holds nothing beyond a point, so that it can be the base of an answer as of it.
+    pub fn lies_within(
+        &self,
+        commit: Option<i64>,
+        version: Option<i64>,
+        event_time: Option<i64>,
+    ) -> bool {
+        let within = |greatest: Option<i64>, bound: Option<i64>| match (greatest, bound) {
+            (Some(greatest), Some(bound)) => greatest <= bound,
+            _ => true,
+        };
+        commit.is_none_or(|commit| self.log_commit() <= commit)
+            && within(self.max_version(), version)
+            && within(self.max_event_time(), event_time)
+    }
+}
+
+/// The least key of a file, whole.
+pub fn least_key(file: &DataFile) -> Option<&str> {
+    file.add.tags.get(TAG_MIN_KEY).or(file.stats.min_key.as_ref()).map(String::as_str)
+}
+
+fn is_base(file: &DataFile) -> bool {
+    file.add.partition.get(TIER).and_then(Option::as_deref) == Some(BASE)
+}
+
+pub(crate) fn rows_of(file: &DataFile) -> u64 {
+    file.stats.rows.unwrap_or(0)
+}
+
+pub(crate) fn file_hash(file: &DataFile) -> Option<RowsHash> {
+    file.add.tags.get(TAG_HASH).and_then(|text| RowsHash::parse(text))
+}
+
+impl Snapshot {
+    /// The snapshot of a log's state, which need not exist yet.
+    pub async fn open(storage: &Storage, log: &Log) -> Result<Self> {
+        let snapshot = Self {
+            inner: Arc::new(SnapshotInner {
+                storage: storage.clone(),
+                log: log.clone(),
+                table: RwLock::new(None),
+                opening: tokio::sync::Mutex::new(()),
+                rewriting: tokio::sync::Mutex::new(()),
+                history: tokio::sync::Mutex::new(Vec::new()),
+            }),
+        };
+        snapshot.find().await?;
+        Ok(snapshot)
+    }
+
+    /// The log that this is a snapshot of.
+    pub fn log(&self) -> &Log {
+        &self.inner.log
+    }
+
+    /// Waits until no other rewriter of this process is at work.
+    pub(crate) async fn lock_for_rewriting(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.rewriting.lock().await
+    }
+
+    /// The newest snapshot known here.
+    pub fn state(&self) -> SnapshotState {
+        let table = self.inner.table.read().clone();
+        let state = table.as_ref().map(|table| table.state());
+        SnapshotState { table, state }
+    }
+
+    /// Reads what others have materialized.
+    pub async fn refresh(&self) -> Result<SnapshotState> {
+        let known = self.inner.table.read().clone();
+        match known {
+            Some(table) => {
+                table.refresh().await?;
+            }
+            None => self.find().await?,
+        }
+        Ok(self.state())
+    }
+
+    async fn find(&self) -> Result<()> {
+        let _opening = self.inner.opening.lock().await;
+        if self.inner.table.read().is_some() {
+            return Ok(());
+        }
+        let inner = &self.inner;
+        let path = snapshot_path(inner.log.name());
+        let clock = inner.log.clock().clone();
+        let found =
+            Table::open(&inner.storage, &path, clock, &[MATERIALIZER_APP_ID]).await?;
+        let Some(table) = found else { return Ok(()) };
+        let log_id = &inner.log.state().metadata.id;
+        if table.state().metadata.properties.get(SNAPSHOT_OF) != Some(log_id) {
+            return Err(Error::new(
+                ErrorKind::IdentityChanged,
+                format!(
+                    "the snapshot in {path} is not of this log: the log was replaced; remove the snapshot's folder and materialize again"
+                ),
+            ));
+        }
+        *inner.table.write() = Some(Arc::new(table));
+        Ok(())
+    }
+
+    /// The table, created when there is none.
+    pub(crate) async fn table_or_create(&self, definition: &StateDefinition) -> Result<Arc<Table>> {
+        if let Some(table) = self.inner.table.read().clone() {
+            return Ok(table);
+        }
+        let inner = &self.inner;
+        let path = snapshot_path(inner.log.name());
+        let (protocol, metadata) = new_table(&inner.log, definition);
+        let clock = inner.log.clock().clone();
+        match Table::create(&inner.storage, &path, clock, protocol, metadata).await? {
+            Some(table) => {
+                let table = Arc::new(table);
+                *inner.table.write() = Some(table.clone());
+                Ok(table)
+            }
+            None => {
+                self.find().await?;
+                self.inner.table.read().clone().ok_or_else(|| {
+                    Error::corrupt(format!("table {path} exists, but can't be opened"))
+                })
+            }
+        }
+    }
+
+    /// The newest snapshot that holds nothing beyond a point, or none.
+    ///
+    /// Each given bound counts. The current snapshot is looked at first; earlier ones are read from the table's
+    /// history, as far as it reaches back.
+    pub async fn within(
+        &self,
+        current: &SnapshotState,
+        commit: Option<i64>,
+        version: Option<i64>,
+        event_time: Option<i64>,
+    ) -> Result<SnapshotState> {
+        if current.lies_within(commit, version, event_time) {
+            return Ok(current.clone());
+        }
+        let Some((table, state)) = current.table() else { return Ok(SnapshotState::none()) };
+        let mut history = self.inner.history.lock().await;
+        if history.last().is_none_or(|last| last.version() < state.version) {
+            let states = table.states().await?;
+            *history = states
+                .into_iter()
+                .map(|state| SnapshotState { table: Some(table.clone()), state: Some(state) })
+                .collect();
+        }
+        let fits = |known: &&SnapshotState| {
+            known.version() <= state.version && known.lies_within(commit, version, event_time)
+        };
+        Ok(history.iter().rev().find(fits).cloned().unwrap_or_else(SnapshotState::none))
+    }
+}
+
+/// Protocol and metadata of a new snapshot table.
+fn new_table(log: &Log, definition: &StateDefinition) -> (Protocol, TableMetadata) {
+    let state = log.state();
+    let mut metadata = TableMetadata {
+        // The snapshot is a table of its own; its id is made from the log's, so that racing creators agree.
+        id: derived_id(&state.metadata.id),
+        schema: Arc::new(Schema::empty()),
+        partition_columns: vec![TIER.to_owned()],
+        properties: BTreeMap::from([
+            ("alluvium.formatVersion".to_owned(), "1".to_owned()),
+            ("alluvium.orderBy".to_owned(), definition.order_by.to_string()),
+            (SNAPSHOT_OF.to_owned(), state.metadata.id.clone()),
+            ("delta.dataSkippingNumIndexedCols".to_owned(), "4".to_owned()),
+            ("delta.enableExpiredLogCleanup".to_owned(), "false".to_owned()),
+            ("delta.checkpointInterval".to_owned(), i32::MAX.to_string()),
+        ]),
+        created_ms: Some(log.clock().now_ms()),
+    };
+    metadata.schema = table_schema(&definition.stored_fields());
+    (state.protocol.clone(), metadata)
+}
+
+/// All columns of the snapshot table.
+pub(crate) fn table_schema(value_fields: &Fields) -> SchemaRef {
+    let mut columns: Vec<FieldRef> =
+        snapshot_file_schema(value_fields).fields().iter().cloned().collect();
+    columns.push(Arc::new(Field::new(TIER, DataType::Utf8, true)));
+    Arc::new(Schema::new(columns))
+}
+
+fn derived_id(id: &str) -> String {
+    // Another version digit keeps it a UUID, and other than the log's.
+    match id.char_indices().nth(14) {
+        Some((at, '4')) => format!("{}8{}", &id[..at], &id[at + 1..]),
+        _ => format!("{id}-snapshot"),
+    }
+}
