@@ -1,3 +1,57 @@
-//! What an application embeds.
+//! Alluvium: the state of your streams, kept as an immutable log that you can query.
+//!
+//! Every change of a state is appended to a Delta table; a snapshot table holds the newest value of each key; queries
+//! ask what is, what was, and how it got there. State is a materialized view of the log.
+//!
+//! ```
+//! use alluvium::{Point, Store};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+//! struct UserStatus {
+//!     login_count: i64,
+//!     source: Option<String>,
+//! }
+//!
+//! # #[tokio::main(flavor = "multi_thread")]
+//! # async fn main() -> alluvium::Result<()> {
+//! let store = Store::open("memory://").await?;
+//! let users = store.state::<UserStatus>("user_status").await?;
+//! let first = users.put("u1", &UserStatus { login_count: 1, source: None }).await?;
+//! users.update("u1", |user| user.map(|u| UserStatus { login_count: u.login_count + 1, ..u })).await?;
+//! assert_eq!(users.get("u1").await?.map(|user| user.login_count), Some(2));
+//! let before = users.as_of(Point::at_commit(first.commit)).get("u1").await?;
+//! assert_eq!(before.map(|user| user.login_count), Some(1));
+//!
+//! let mut epoch = store.epoch("sessions", 1);
+//! epoch.delete(&users, "u1")?;
+//! epoch.commit().await?;
+//! assert_eq!(users.get("u1").await?, None);
+//! # Ok(())
+//! # }
+//! ```
 
+mod epoch;
 pub mod format;
+mod raw;
+mod stats;
+mod store;
+mod typed;
+
+pub use alluvium_log::{
+    Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log, ManualClock,
+    OrderBy, Receipt, Result, StateDefinition, StateSettings, Storage, SystemClock,
+    validate_state_name,
+};
+pub use alluvium_materializer::{BatchStream, Change as SnapshotChange, MaterializeReport, VerifyReport};
+pub use alluvium_query::{
+    Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema, history_schema,
+    parse_time,
+};
+pub use arrow;
+pub use datafusion;
+pub use epoch::Epoch;
+pub use raw::RawState;
+pub use stats::StateStats;
+pub use store::{Store, StoreBuilder, StoreSettings};
+pub use typed::{Change, Entry, State, StateAt, fields_of};

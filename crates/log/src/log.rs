@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectStore, PutMode, PutOptions};
 use parking_lot::{Mutex, RwLock};
@@ -300,7 +300,7 @@ impl LogInner {
                 .map_err(|error| Error::internal("encoding was aborted").with_source(error))??
         };
         let staged = stream::iter(files.into_iter().enumerate())
-            .map(|(index, file)| self.upload(file, append_id, first_file + index))
+            .map(|(index, file)| self.upload(file, append_id, first_file + index).boxed())
             .buffered(UPLOAD_CONCURRENCY)
             .try_collect()
             .await?;

@@ -17,7 +17,11 @@ use crate::materialize::MaterializeOptions;
 use crate::snapshot::SnapshotState;
 
 /// Whether some row of the tail may be older than one of the snapshot, by the bounds alone.
-pub(crate) fn may_be_late(tail: &[Arc<DataFile>], snapshot: &SnapshotState, order_by: OrderBy) -> bool {
+pub(crate) fn may_be_late(
+    tail: &[Arc<DataFile>],
+    snapshot: &SnapshotState,
+    order_by: OrderBy,
+) -> bool {
     let (newest, oldest) = match order_by {
         OrderBy::EventTime => (
             snapshot.max_event_time(),
@@ -82,7 +86,13 @@ pub(crate) async fn drop_ineffective(
 }
 
 /// Whether a new row replaces a stored one, and is another than it.
-fn changes(new: &RecordBatch, row: usize, old: &RecordBatch, place: usize, order_by: OrderBy) -> Result<bool> {
+fn changes(
+    new: &RecordBatch,
+    row: usize,
+    old: &RecordBatch,
+    place: usize,
+    order_by: OrderBy,
+) -> Result<bool> {
     let (a, b) = (rank(new, row)?, rank(old, place)?);
     if a.compare(&b, order_by).is_lt() {
         return Ok(false);

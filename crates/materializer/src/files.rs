@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, DELETE, Error, FileAdd, Log, Result, STATE_VALUE, TAG_SORTED, TIER, Table, encode_parquet,
-    statistics,
+    Action, DELETE, Error, FileAdd, Log, Result, STATE_VALUE, TAG_SORTED, TIER, Table,
+    encode_parquet, statistics,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use bytes::Bytes;
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore as _, PutMode, PutOptions};
 
 use crate::fold::BatchStream;
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
-    TAG_HASH, TAG_LOG_COMMIT, TAG_MIN_KEY, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_TOMBSTONES,
+    TAG_HASH, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_MIN_KEY,
+    TAG_TOMBSTONES,
 };
 
 /// Rows of one snapshot file at most.
@@ -51,7 +52,7 @@ impl FileWriter {
     ) -> Result<Vec<FileAdd>> {
         let files: Vec<Option<FileAdd>> = chunks
             .enumerate()
-            .map(|(index, chunk)| async move { self.write_file(chunk?, index).await })
+            .map(|(index, chunk)| async move { self.write_file(chunk?, index).await }.boxed())
             .buffered(WRITE_CONCURRENCY)
             .try_collect()
             .await?;
@@ -73,8 +74,8 @@ impl FileWriter {
             .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
             .await
             .map_err(|error| {
-                Error::from(error).context(format!("table {}: writing {path}", self.table.label()))
-            })?;
+            Error::from(error).context(format!("table {}: writing {path}", self.table.label()))
+        })?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         let mut tags = file.tags;
         tags.insert(TAG_SORTED.to_owned(), "true".to_owned());
@@ -135,7 +136,8 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
     let (mut version, mut event_time, mut commit) = (i64::MIN, i64::MIN, i64::MIN);
     for batch in batches {
         hash = hash.and(hash_rows(batch)?);
-        tombstones += column(batch, 3)?.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count();
+        tombstones +=
+            column(batch, 3)?.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count();
         version = version.max(greatest(column(batch, 1)?.as_primitive::<Int64Type>().values()));
         let times = column(batch, 2)?.as_primitive::<TimestampMicrosecondType>();
         event_time = event_time.max(greatest(times.values()));

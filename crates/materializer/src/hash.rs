@@ -2,12 +2,12 @@
 //!
 //! Column by column, so that it costs little beside writing the rows.
 
+use alluvium_log::{DELETE, Error, Result, STATE_VALUE};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
     Int64Type, TimestampMicrosecondType,
 };
-use alluvium_log::{DELETE, Error, Result, STATE_VALUE};
 use twox_hash::XxHash64;
 
 /// The hash of a set of rows.

@@ -53,8 +53,10 @@ pub use fold::{BatchStream, FoldInput, FoldSettings, SortedInput, fold, fold_bat
 pub use hash::{RowsHash, hash_rows};
 pub use inputs::{file_input, file_stream, log_files, snapshot_inputs, whole_value};
 pub use materialize::{
-    BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport, SMALL_STATE_ROWS,
-    materialize,
+    BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
+    SMALL_STATE_ROWS, materialize,
 };
-pub use snapshot::{BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key, snapshot_path};
+pub use snapshot::{
+    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key, snapshot_path,
+};
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

@@ -19,7 +19,8 @@ use crate::fold::{BatchStream, FoldSettings, SortedInput, fold, merge};
 use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
-    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema, table_schema,
+    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema,
+    table_schema,
 };
 
 /// A state with no more rows than this is kept as base only.
@@ -113,7 +114,10 @@ struct Plan {
 ///
 /// Files and progress are one commit: killed at any moment, the snapshot is as before or as after. When another
 /// process has moved the snapshot meanwhile, what was prepared is dropped and the work begins anew.
-pub async fn materialize(snapshot: &Snapshot, options: &MaterializeOptions) -> Result<MaterializeReport> {
+pub async fn materialize(
+    snapshot: &Snapshot,
+    options: &MaterializeOptions,
+) -> Result<MaterializeReport> {
     options.fold.validate()?;
     let _alone = snapshot.lock_for_rewriting().await;
     let name = snapshot.log().name().to_owned();
@@ -126,11 +130,16 @@ pub async fn materialize(snapshot: &Snapshot, options: &MaterializeOptions) -> R
     }
     Err(Error::new(
         ErrorKind::Conflict,
-        format!("materializing {name}: other processes moved the snapshot {MAX_RACES} times meanwhile; run one materializer per state"),
+        format!(
+            "materializing {name}: other processes moved the snapshot {MAX_RACES} times meanwhile; run one materializer per state"
+        ),
     ))
 }
 
-async fn attempt(snapshot: &Snapshot, options: &MaterializeOptions) -> Result<Option<MaterializeReport>> {
+async fn attempt(
+    snapshot: &Snapshot,
+    options: &MaterializeOptions,
+) -> Result<Option<MaterializeReport>> {
     let started = Instant::now();
     let log = snapshot.log();
     let log_state = log.refresh().await?;
@@ -139,11 +148,8 @@ async fn attempt(snapshot: &Snapshot, options: &MaterializeOptions) -> Result<Op
     let definition = log.definition();
     let from = if options.rebuild { 0 } else { before.log_commit() };
     let to = log_state.version;
-    let filter = RowFilter {
-        after_commit: Some(from),
-        up_to_commit: Some(to),
-        ..RowFilter::default()
-    };
+    let filter =
+        RowFilter { after_commit: Some(from), up_to_commit: Some(to), ..RowFilter::default() };
     let tail = log_files(&log_state, &filter);
     if tail.is_empty() && !options.rebuild {
         return Ok(Some(up_to_date(&before, from, to, started)));
@@ -250,7 +256,13 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     let is_small = base_rows + run_rows + count <= SMALL_STATE_ROWS;
     if is_small || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
         let changes = with_runs(work, winners, &runs, options);
-        let ranges = Ranges::new(work.table.clone(), base, work.spec_of_all(), changes, options.footers.clone());
+        let ranges = Ranges::new(
+            work.table.clone(),
+            base,
+            work.spec_of_all(),
+            changes,
+            options.footers.clone(),
+        );
         let order_by = work.definition.order_by;
         let merged = merge_ranges(&ranges, order_by, options.fold.batch_rows);
         let added = writer(log, work, BASE).write(merged).await?;
@@ -369,9 +381,11 @@ fn added_rows(file: &FileAdd) -> u64 {
 fn grown_metadata(state: &TableState, definition: &StateDefinition) -> Option<Action> {
     let schema = table_schema(&definition.stored_fields());
     if schema.fields().len() == state.metadata.schema.fields().len()
-        && schema.fields().iter().zip(state.metadata.schema.fields()).all(|(a, b)| {
-            a.name() == b.name() && a.data_type().equals_datatype(b.data_type())
-        })
+        && schema
+            .fields()
+            .iter()
+            .zip(state.metadata.schema.fields())
+            .all(|(a, b)| a.name() == b.name() && a.data_type().equals_datatype(b.data_type()))
     {
         return None;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alluvium_log::{DataFile, Error, FooterCache, OrderBy, ReadSpec, Result, STATE_KEY, Table};
 use arrow::array::{Array, AsArray, RecordBatch};
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 
@@ -94,7 +94,12 @@ impl Ranges {
     }
 
     /// The merged rows of one range, or `None` when nothing changed in it.
-    async fn merged(&self, index: usize, order_by: OrderBy, batch_rows: usize) -> Result<Option<BatchStream>> {
+    async fn merged(
+        &self,
+        index: usize,
+        order_by: OrderBy,
+        batch_rows: usize,
+    ) -> Result<Option<BatchStream>> {
         let upper = self.base.get(index + 1).and_then(|file| least_key(file)).map(str::to_owned);
         let first = self.changes.lock().await.take_below(upper.as_deref()).await?;
         let Some(first) = first else { return Ok(None) };
@@ -115,7 +120,7 @@ pub(crate) fn merge_ranges(
     batch_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
     stream::iter(0..ranges.base.len().max(1))
-        .then(move |index| ranges.merged(index, order_by, batch_rows))
+        .then(move |index| ranges.merged(index, order_by, batch_rows).boxed())
         .try_filter_map(|merged| std::future::ready(Ok(merged)))
         .map_ok(chunks)
         .try_flatten()

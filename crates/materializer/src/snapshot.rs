@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, Protocol, Result, StateDefinition, Storage, TIER, Table,
-    TableMetadata, TableState, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, Protocol, Result, StateDefinition,
+    Storage, TIER, Table, TableMetadata, TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
@@ -136,7 +136,9 @@ impl SnapshotState {
         if !self.runs().is_empty() {
             return None;
         }
-        self.files().map(|file| file_hash(file)).try_fold(RowsHash::default(), |sum, hash| Some(sum.and(hash?)))
+        self.files()
+            .map(|file| file_hash(file))
+            .try_fold(RowsHash::default(), |sum, hash| Some(sum.and(hash?)))
     }
 
     /// Bytes of all files.
@@ -232,8 +234,7 @@ impl Snapshot {
         let inner = &self.inner;
         let path = snapshot_path(inner.log.name());
         let clock = inner.log.clock().clone();
-        let found =
-            Table::open(&inner.storage, &path, clock, &[MATERIALIZER_APP_ID]).await?;
+        let found = Table::open(&inner.storage, &path, clock, &[MATERIALIZER_APP_ID]).await?;
         let Some(table) = found else { return Ok(()) };
         let log_id = &inner.log.state().metadata.id;
         if table.state().metadata.properties.get(SNAPSHOT_OF) != Some(log_id) {

@@ -13,7 +13,9 @@ use serde::Serialize;
 use crate::effect::rank;
 use crate::fold::{BatchStream, FoldSettings, fold};
 use crate::hash::{RowsHash, hash_rows};
-use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value};
+use crate::inputs::{
+    check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value,
+};
 use crate::snapshot::{Snapshot, SnapshotState, file_hash};
 
 /// How to verify.

@@ -54,8 +54,9 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn keeps_texts(&self) -> bool {
-        self.on_bad == OnBad::Collect
+    /// Whether the texts of good rows must be kept, since one may be refused once its columns are there.
+    pub(crate) fn needs_texts(&self, fields: &Fields) -> bool {
+        self.on_bad == OnBad::Collect && fields.iter().any(|field| required::has_required(field))
     }
 
     /// An error that names the place.

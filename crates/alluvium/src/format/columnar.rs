@@ -161,13 +161,13 @@ impl ColumnarReader {
             true => Some(records(batch, &columns)?),
             false => None,
         };
-        let keeps_texts = self.policy.keeps_texts();
-        let texts = keeps_texts.then(|| row_texts(batch)).transpose()?;
+        let bad = caster.into_bad();
+        let needs_texts = !bad.is_empty() || self.policy.needs_texts(&self.fields);
+        let texts = needs_texts.then(|| row_texts(batch)).transpose()?;
         let lines = (first_row..).take(batch.num_rows()).collect();
         let notes = RowNotes { lines, texts, rejects: Vec::new(), left_out };
         let (key, op, version, event_time) = head;
         let columns = Columns { key, op, version, event_time, value };
-        let bad = caster.into_bad();
         let policy = self.policy.clone();
         ChangeChunk::with_bad(columns, records, self.fields.clone(), notes, policy, bad)
     }

@@ -3,6 +3,7 @@
 //! An empty cell is null, quoted or not, and so is each of the mapping's null tokens; so an empty string can't be
 //! given by CSV. The key is the text of its cells, so that `007` stays `007`.
 
+use std::collections::VecDeque;
 use std::io::Read;
 
 use alluvium_log::{Error, ErrorKind, Result};
@@ -50,10 +51,32 @@ struct Row {
     refused: Option<String>,
 }
 
-/// Keeps one record, such as one with a quote that never closes, from filling the memory.
+/// The bytes under the CSV parser. It keeps one record, such as one with a quote that never closes, from
+/// filling the memory; and it counts lines, which the parser itself does not place well around `\r\n`.
 struct Guarded {
     bytes: Bytes,
     left: usize,
+    offset: u64,
+    /// Where line ends stand that have not been counted yet, and whether each is a line feed.
+    ends: VecDeque<(u64, bool)>,
+    line: u64,
+}
+
+impl Guarded {
+    fn new(bytes: Bytes) -> Self {
+        Self { bytes, left: MAX_LINE_BYTES, offset: 0, ends: VecDeque::new(), line: 1 }
+    }
+
+    /// The line of the record that begins at this byte, or after the line ends that follow it.
+    fn line_at(&mut self, start: u64) -> u64 {
+        let mut start = start;
+        while let Some((at, is_feed)) = self.ends.front().copied().filter(|(at, _)| *at <= start) {
+            self.line += u64::from(is_feed);
+            start = start.max(at + 1);
+            self.ends.pop_front();
+        }
+        self.line
+    }
 }
 
 impl Read for Guarded {
@@ -63,6 +86,13 @@ impl Read for Guarded {
         }
         let limit = buffer.len().min(self.left);
         let count = self.bytes.read(buffer.get_mut(..limit).unwrap_or_default())?;
+        let read = buffer.get(..count).unwrap_or_default();
+        for (at, byte) in (self.offset..).zip(read) {
+            if matches!(byte, b'\n' | b'\r') {
+                self.ends.push_back((at, *byte == b'\n'));
+            }
+        }
+        self.offset += count as u64;
         self.left -= count;
         Ok(count)
     }
@@ -80,7 +110,7 @@ impl CsvReader {
             .flexible(true)
             .delimiter(options.mapping.delimiter)
             .buffer_capacity(1 << 16)
-            .from_reader(Guarded { bytes, left: MAX_LINE_BYTES });
+            .from_reader(Guarded::new(bytes));
         let mut header = StringRecord::new();
         let found = reader.read_record(&mut header).map_err(|error| csv_error(&policy, error))?;
         if !found {
@@ -161,7 +191,8 @@ impl CsvReader {
     }
 
     fn add_record(&mut self, record: ByteRecord) -> Result<()> {
-        let line = record.position().map_or(0, csv::Position::line);
+        let start = record.position().map_or(0, csv::Position::byte);
+        let line = self.reader.get_mut().line_at(start);
         let width = record.len();
         let fault = if width == self.header.len() {
             match StringRecord::from_byte_record(record) {
@@ -227,7 +258,7 @@ impl CsvReader {
         let mut rejects = std::mem::take(&mut self.rejects);
         let rows = self.rows.get(start..self.next_row).unwrap_or_default();
         let mut lines = Vec::with_capacity(rows.len());
-        let mut texts = self.policy.keeps_texts().then(Vec::new);
+        let mut texts = self.policy.needs_texts(&self.fields).then(Vec::new);
         let mut key = vec![""; mapping.key.len()];
         for row in rows {
             let pushed = match &row.refused {

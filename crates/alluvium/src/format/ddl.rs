@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use alluvium_log::{Error, Result};
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
+use arrow::datatypes::{DataType, Field, Fields, TimeUnit};
 
 use super::fault::{is_plain_name, quote_name};
 

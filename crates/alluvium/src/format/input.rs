@@ -133,7 +133,10 @@ impl Input {
                 Body::File(spool(&label, bytes)?)
             }
             (InputFormat::Jsonl | InputFormat::Csv, _) => Body::Stream(without_bom(&label, bytes)?),
-            (InputFormat::Arrow, _) => Body::Stream(bytes),
+            (InputFormat::Arrow, _) => {
+                check_arrow_start(&label, &head)?;
+                Body::Stream(bytes)
+            }
         };
         Ok(Self { label, format, body, progress })
     }
@@ -240,6 +243,23 @@ fn extension(path: &Path) -> Option<String> {
         name = name.strip_suffix(compression).unwrap_or(name);
     }
     name.rsplit_once('.').map(|(_, extension)| extension.to_owned())
+}
+
+/// Refuses what can't be an Arrow stream, before its first four bytes are taken for the size of a message.
+fn check_arrow_start(label: &str, head: &[u8]) -> Result<()> {
+    const MAX_SCHEMA_BYTES: u32 = 64 << 20;
+    let size = match head {
+        [0xff, 0xff, 0xff, 0xff, size @ ..] => size,
+        size => size,
+    };
+    let is_sound = match size {
+        [a, b, c, d, ..] => (1..=MAX_SCHEMA_BYTES).contains(&u32::from_le_bytes([*a, *b, *c, *d])),
+        _ => false,
+    };
+    if is_sound {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{label} is not an Arrow stream, or it is damaged")))
 }
 
 fn rewound(label: &str, mut file: File) -> Result<File> {

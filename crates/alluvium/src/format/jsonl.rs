@@ -126,7 +126,7 @@ impl JsonlReader {
         let key_parts = if self.options.want_records { mapping.key.len() } else { 0 };
         let mut sink = RowSink::new(fields, key_parts)?;
         let mut lines = Vec::with_capacity(rows.len());
-        let mut texts = self.policy.keeps_texts().then(Vec::new);
+        let mut texts = self.policy.needs_texts(fields).then(Vec::new);
         let mut rejects = Vec::new();
         for row in rows {
             let (line, bytes) = self.block.get(row);

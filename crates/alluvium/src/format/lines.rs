@@ -27,10 +27,6 @@ impl Block {
         let (number, range) = self.lines.get(at).map_or((0, 0..0), |(n, r)| (*n, r.clone()));
         (number, self.bytes.get(range).unwrap_or_default())
     }
-
-    pub(crate) fn size(&self, at: usize) -> usize {
-        self.lines.get(at).map_or(0, |(_, range)| range.len())
-    }
 }
 
 /// The lines of an input that are not blank.

@@ -176,7 +176,7 @@ fn to_i64(count: usize) -> i64 {
 
 fn exponent_value(text: &str) -> Option<i64> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
-    if unsigned.starts_with('+') || !is_integer(unsigned) {
+    if !is_integer(unsigned) || (unsigned.len() < text.len() && unsigned.starts_with('-')) {
         return None;
     }
     // Far beyond any scale: the exact size no longer matters, only that sums do not overflow.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::RwLock;
@@ -173,7 +173,9 @@ impl Table {
         let newest = self.state().version;
         let mut states: Vec<Arc<TableState>> = Vec::new();
         let mut commits = stream::iter(0..=newest)
-            .map(|version| async move { Ok::<_, Error>((version, self.read_commit(version).await?)) })
+            .map(|version| {
+                async move { Ok::<_, Error>((version, self.read_commit(version).await?)) }.boxed()
+            })
             .buffered(REPLAY_CONCURRENCY);
         let mut state = TableState::empty();
         while let Some((version, actions)) = commits.try_next().await? {
@@ -239,7 +241,9 @@ impl Table {
     async fn replay(&self, from: TableState, first: i64, last: i64) -> Result<TableState> {
         let mut state = from;
         let mut commits = stream::iter(first..=last)
-            .map(|version| async move { Ok::<_, Error>((version, self.read_commit(version).await?)) })
+            .map(|version| {
+                async move { Ok::<_, Error>((version, self.read_commit(version).await?)) }.boxed()
+            })
             .buffered(REPLAY_CONCURRENCY);
         while let Some((version, actions)) = commits.try_next().await? {
             let actions = actions.ok_or_else(|| self.missing_commit(version))?;

@@ -1,17 +1,19 @@
 //! The fold of inputs of any size and number within a budget of memory.
 //!
-//! What is unsorted or small is gathered until a quarter of the budget is in use, and folded there. A result
+//! What is unsorted or small is gathered until a sixth of the budget is in use, and folded there. A result
 //! that is still small stays and more is gathered on top of it, so that many changes of few keys never leave
-//! memory; else it becomes a sorted run. Runs hold up to half of the budget, then go to disk as one. Large sorted
-//! inputs are not touched before the last merge, which takes them as they come.
+//! memory; else it becomes a sorted run. Runs hold up to a third of the budget, then go to disk as one. Large
+//! sorted inputs are not touched before the last merge, which takes them as they come.
 //!
-//! | what is held at most | share of the budget |
-//! |---|---|
-//! | sorted runs in memory | 1/2 |
-//! | gathered batches, or later one batch of each run on disk | 1/4, or 1/2 |
-//! | the result of folding them, or later the batch that comes out and what it is made of | 1/4 |
+//! | what is held at most | while gathering | while merging |
+//! |---|---|---|
+//! | sorted runs in memory | 1/3, and the 1/6 that crosses it | 1/3 |
+//! | gathered batches with their index; one batch of each run on disk | 1/6 | 1/3 |
+//! | the result of folding them; the batch that comes out and those it is made of | 1/6 | 1/4 |
 //!
-//! On top come the batch that crosses a limit, and one batch of each streamed input.
+//! So all that is held together stays below the budget. On top come the batch that crosses a limit, and one
+//! batch of each streamed input. The process may take up to as much again, since an allocator with an arena for
+//! each thread does not give back at once what another thread has freed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -62,10 +64,10 @@ impl fmt::Debug for FoldInput {
 
 /// Folds inputs of the columns `schema` to the winner of each key, ascending by key, within a budget of memory.
 ///
-/// Unsorted and small inputs are read before this returns; the rest is read with the stream. The peak is one and
-/// a half times the budget, one batch of each input that is open, and the batch that comes out. Needs a Tokio
-/// runtime. An input that claims to be sorted and is not is an error of kind
-/// [`Corrupt`](alluvium_log::ErrorKind::Corrupt), unless it is small; then it is folded all the same.
+/// Unsorted and small inputs are read before this returns; the rest is read with the stream. What is held stays
+/// within the budget, plus one batch of each input that is open. Needs a Tokio runtime. An input that claims to
+/// be sorted and is not is an error of kind [`Corrupt`](alluvium_log::ErrorKind::Corrupt), unless it is small;
+/// then it is folded all the same.
 pub async fn fold(
     order_by: OrderBy,
     schema: SchemaRef,
@@ -104,7 +106,7 @@ struct Plan {
     runs_bytes: usize,
     /// The bounds of batches that come out.
     bounds: Bounds,
-    /// The bounds of batches in a run: as small as it takes to hold one of each run in half the budget.
+    /// The bounds of batches in a run: as small as it takes to hold one of each run in a third of the budget.
     run_bounds: Bounds,
 }
 
@@ -154,10 +156,10 @@ impl Plan {
             spill: Arc::new(SpillArea::new(settings.spill_dir.clone())),
             fan_in: settings.fan_in,
             small_bytes: (budget / 32) as u64,
-            gather_bytes: budget / 4,
-            runs_bytes: budget / 2,
+            gather_bytes: budget / 6,
+            runs_bytes: budget / 3,
             bounds: bounded(budget / 8),
-            run_bounds: bounded(budget / 2 / settings.fan_in),
+            run_bounds: bounded(budget / 3 / settings.fan_in),
         }
     }
 
@@ -165,7 +167,9 @@ impl Plan {
     async fn gather(&self, inputs: Vec<Open>, runs: &mut Vec<Run>) -> Result<()> {
         let mut memory = Vec::new();
         let mut pool = Pool::default();
-        let mut batches = stream::iter(inputs).map(|open| open()).flatten_unordered(READING).fuse();
+        // Streams do nothing until they are asked, so all of them may be opened at once.
+        let opened: Vec<BatchStream> = inputs.into_iter().map(|open| open()).collect();
+        let mut batches = stream::iter(opened).flatten_unordered(READING).fuse();
         while let Some(batch) = batches.try_next().await? {
             pool.add(batch);
             if pool.bytes() > self.gather_bytes {

@@ -1,8 +1,7 @@
-//! The fold of unsorted batches in memory: the best row of each key by hash, then only the winners sorted.
-
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, Hasher, RandomState};
+//! The fold of unsorted batches in memory: rows sorted by eight bytes of their keys, ties settled by looking.
+//!
+//! A hash table over the keys takes three times as long: it looks at a key for each row, far away in memory,
+//! where sorting by a word at hand looks only at the keys that may be equal.
 
 use alluvium_log::{Error, ErrorKind, OrderBy, Result};
 use arrow::compute::interleave_record_batch;
@@ -16,9 +15,8 @@ use super::bytes::{Weights, batch_bytes};
 /// The rows of a batch that [`fold_batches`] makes.
 const BATCH_ROWS: usize = 8192;
 
-/// What the index of [`fold_batches`] takes for a row, at most: a slot of the table, twice while it grows,
-/// and the winner's place.
-pub(super) const INDEX_BYTES_PER_ROW: usize = 64;
+/// What folding in memory takes for a row beside the row: its place, once while sorted and once as a winner.
+pub(super) const INDEX_BYTES_PER_ROW: usize = 2 * size_of::<Candidate>();
 
 /// Folds unsorted batches of the columns `schema` to the winner of each key, ascending by key.
 ///
@@ -43,68 +41,128 @@ pub(super) fn fold_batches_bounded(
         .filter(|batch| batch.num_rows() > 0)
         .map(|batch| KeyedBatch::try_new(batch.clone(), schema))
         .collect::<Result<_>>()?;
-    let rows: usize = batches.iter().map(KeyedBatch::rows).sum();
-    if u32::try_from(rows).is_err() {
-        return Err(Error::new(
-            ErrorKind::LimitExceeded,
-            format!("{rows} rows are too many for one fold in memory: fold them with a budget"),
-        ));
-    }
-    let mut winners = find_winners(&batches, order_by);
-    sort_by_key(&mut winners, &batches);
+    let mut rows = candidates(&batches)?;
+    // Room for all rows at once: to grow would take as much again while it copies.
+    let winners = Vec::with_capacity(rows.len());
+    let mut contest = Contest { batches: &batches, order_by, winners };
+    contest.settle(&mut rows, 0);
+    let winners = contest.winners;
+    drop(rows);
     gather(&winners, &batches, bounds)
 }
 
-/// A row that no other row of its key has beaten. The numbers fit, since all rows together are fewer.
+/// A row that may win.
 #[derive(Debug, Clone, Copy)]
-struct Winner {
-    /// The part of the key that is compared first.
+struct Candidate {
+    /// The part of the key that is compared first; see [`KeyedBatch::word`].
     word: u64,
     batch: u32,
     row: u32,
 }
 
-fn find_winners(batches: &[KeyedBatch], order_by: OrderBy) -> Vec<Winner> {
-    let mut index: HashMap<&[u8], u32, KeyHashes> =
-        HashMap::with_hasher(KeyHashes { seed: RandomState::new().hash_one(0) });
-    let mut winners: Vec<Winner> = Vec::new();
+fn candidates(batches: &[KeyedBatch]) -> Result<Vec<Candidate>> {
+    let count: usize = batches.iter().map(KeyedBatch::rows).sum();
+    if u32::try_from(count).is_err() {
+        return Err(Error::new(
+            ErrorKind::LimitExceeded,
+            format!("{count} rows are too many for one fold in memory: fold them with a budget"),
+        ));
+    }
+    let mut rows = Vec::with_capacity(count);
     for (number, batch) in batches.iter().enumerate() {
-        for row in 0..batch.rows() {
-            let contender = Winner { word: 0, batch: number as u32, row: row as u32 };
-            match index.entry(batch.key(row)) {
-                Entry::Vacant(entry) => {
-                    entry.insert(winners.len() as u32);
-                    winners.push(contender);
-                }
-                Entry::Occupied(entry) => {
-                    let best = &mut winners[*entry.get() as usize];
-                    if batch.beats(row, &batches[best.batch as usize], best.row as usize, order_by)
-                    {
-                        *best = contender;
-                    }
-                }
+        // The numbers fit, since all rows together are fewer.
+        rows.extend((0..batch.rows() as u32).map(|row| Candidate {
+            word: 0,
+            batch: number as u32,
+            row,
+        }));
+    }
+    Ok(rows)
+}
+
+/// Finds the winners, ascending by key.
+struct Contest<'a> {
+    batches: &'a [KeyedBatch],
+    order_by: OrderBy,
+    winners: Vec<Candidate>,
+}
+
+/// Fewer rows are sorted by their whole keys at once.
+const FEW_ROWS: usize = 64;
+
+/// After so many words of shared beginnings, whole keys are compared.
+const MAX_DEPTH: usize = 8;
+
+impl<'a> Contest<'a> {
+    fn key(&self, row: &Candidate) -> &'a [u8] {
+        self.batches[row.batch as usize].key(row.row as usize)
+    }
+
+    /// Settles rows of any keys: by the word after what all their keys share, then by the next such word.
+    fn settle(&mut self, rows: &mut [Candidate], depth: usize) {
+        let Some(first) = rows.first().map(|first| self.key(first)) else {
+            return;
+        };
+        let mut shared = first.len();
+        let mut all_equal = true;
+        for row in rows.iter() {
+            let key = self.key(row);
+            all_equal &= key.len() == first.len();
+            if key.get(..shared) != first.get(..shared) {
+                shared = shared_length(first, key, shared);
+                all_equal = false;
+            }
+        }
+        if all_equal {
+            self.settle_one_key(rows);
+            return;
+        }
+        for row in rows.iter_mut() {
+            row.word = self.batches[row.batch as usize].word(row.row as usize, shared);
+        }
+        rows.sort_unstable_by_key(|row| row.word);
+        for group in rows.chunk_by_mut(|a, b| a.word == b.word) {
+            match group {
+                [only] => self.winners.push(*only),
+                few if few.len() < FEW_ROWS || depth == MAX_DEPTH => self.settle_few(few),
+                many => self.settle(many, depth + 1),
             }
         }
     }
-    winners
-}
 
-fn sort_by_key(winners: &mut [Winner], batches: &[KeyedBatch]) {
-    let key = |winner: &Winner| batches[winner.batch as usize].key(winner.row as usize);
-    let Some(sample) = winners.first().map(key) else {
-        return;
-    };
-    // Keys of one kind often begin alike; the word begins where they first differ.
-    let skip = winners
-        .iter()
-        .fold(sample.len(), |shared, winner| shared_length(sample, key(winner), shared));
-    for winner in winners.iter_mut() {
-        winner.word = batches[winner.batch as usize].word(winner.row as usize, skip);
+    fn settle_few(&mut self, rows: &mut [Candidate]) {
+        let is_one_key = rows.windows(2).all(|pair| self.key(&pair[0]) == self.key(&pair[1]));
+        if is_one_key {
+            self.settle_one_key(rows);
+            return;
+        }
+        rows.sort_unstable_by(|a, b| self.key(a).cmp(self.key(b)));
+        let mut rest: &[Candidate] = rows;
+        while let Some(first) = rest.first() {
+            let key = self.key(first);
+            let end = rest.iter().position(|row| self.key(row) != key).unwrap_or(rest.len());
+            let (of_key, others) = rest.split_at(end);
+            self.settle_one_key(of_key);
+            rest = others;
+        }
     }
-    winners.sort_unstable_by(|a, b| a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b))));
+
+    fn settle_one_key(&mut self, rows: &[Candidate]) {
+        let best = rows.iter().copied().reduce(|best, row| {
+            let (batch, best_batch) =
+                (&self.batches[row.batch as usize], &self.batches[best.batch as usize]);
+            let wins = batch.beats(row.row as usize, best_batch, best.row as usize, self.order_by);
+            if wins { row } else { best }
+        });
+        self.winners.extend(best);
+    }
 }
 
-fn gather(winners: &[Winner], batches: &[KeyedBatch], bounds: Bounds) -> Result<Vec<RecordBatch>> {
+fn gather(
+    winners: &[Candidate],
+    batches: &[KeyedBatch],
+    bounds: Bounds,
+) -> Result<Vec<RecordBatch>> {
     let negligible = bounds.bytes / (batches.len() + 1);
     let weights: Vec<Weights> = batches
         .iter()
@@ -129,58 +187,4 @@ fn gather(winners: &[Winner], batches: &[KeyedBatch], bounds: Bounds) -> Result<
         folded.push(interleave_record_batch(&sources, &indices)?);
     }
     Ok(folded)
-}
-
-/// Makes [`KeyHasher`]s. The seed is random, so that nobody can choose keys that collide.
-struct KeyHashes {
-    seed: u64,
-}
-
-impl BuildHasher for KeyHashes {
-    type Hasher = KeyHasher;
-
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher { state: self.seed }
-    }
-}
-
-/// A hash by folded multiplication: short keys take a few cycles, where the standard one takes many.
-struct KeyHasher {
-    state: u64,
-}
-
-impl KeyHasher {
-    #[inline]
-    fn mix(&mut self, word: u64) {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(self.state ^ word) * u128::from(ODD ^ self.state.rotate_left(32));
-        self.state = (product as u64) ^ ((product >> 64) as u64) ^ word.rotate_left(23);
-    }
-}
-
-impl Hasher for KeyHasher {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.mix(u64::from_le_bytes(*word));
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.mix(u64::from_le_bytes(last));
-        }
-    }
-
-    #[inline]
-    fn write_usize(&mut self, length: usize) {
-        self.mix(length as u64);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        let mut last = Self { state: self.state };
-        last.mix(0);
-        last.state
-    }
 }

@@ -21,6 +21,7 @@ mod bytes;
 mod cursor;
 mod memory;
 mod merge;
+mod merger;
 mod output;
 mod settings;
 mod spill;

@@ -9,8 +9,8 @@ use alluvium_log::{Error, Result};
 pub struct FoldSettings {
     /// The bytes of decoded rows that a fold keeps in memory: 256 MiB.
     ///
-    /// What does not fit is spilled to disk. At its peak a fold holds one and a half times this, and one batch of
-    /// each sorted input that it streams; a budget below a few batches is as good as a few batches.
+    /// What does not fit is spilled to disk. On top of it come one batch of each sorted input that is streamed, and
+    /// what the allocator keeps after it is freed. A budget below a few batches is as good as a few batches.
     pub memory_budget_bytes: usize,
     /// The most rows of a batch that comes out: 8192. Wide rows make smaller batches, of at most 64 MiB.
     pub batch_rows: usize,

@@ -1,0 +1,293 @@
+//! A store: any number of states under one root.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alluvium_log::{
+    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, Result, StateDefinition,
+    StateSettings, Storage, SystemClock,
+};
+use alluvium_materializer::{FoldSettings, Snapshot};
+use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
+use arrow::datatypes::Fields;
+use datafusion::execution::SendableRecordBatchStream;
+use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+
+use crate::epoch::Epoch;
+use crate::raw::RawState;
+use crate::typed::{State, fields_of};
+
+/// Settings of a process that opens a store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreSettings {
+    /// What an acknowledged write on a local disk means.
+    pub durability: Durability,
+    /// Memory of one materialization, fold or SQL statement, in bytes: 256 MiB. More is spilled to disk.
+    pub memory_budget_bytes: usize,
+    /// The tail of each state is kept in memory up to so many bytes: 256 MiB.
+    pub tail_bytes: usize,
+    /// Footers of files kept in memory, in bytes: 64 MiB.
+    pub footer_cache_bytes: u64,
+    /// For how many milliseconds a read may miss what other processes commit: 0, none. This process's own writes are always seen.
+    pub max_staleness_ms: u64,
+    /// Streams of rows that a scan is read by: as many as there are cores.
+    pub partitions: usize,
+    /// The folder for what is spilled; the system's own when not given.
+    pub spill_dir: Option<std::path::PathBuf>,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Fsync,
+            memory_budget_bytes: 256 * 1024 * 1024,
+            tail_bytes: 256 * 1024 * 1024,
+            footer_cache_bytes: alluvium_log::DEFAULT_FOOTER_CACHE_BYTES,
+            max_staleness_ms: 0,
+            partitions: std::thread::available_parallelism().map_or(1, usize::from),
+            spill_dir: None,
+        }
+    }
+}
+
+impl StoreSettings {
+    /// Refuses settings with which nothing works.
+    pub fn validate(&self) -> Result<()> {
+        self.fold().validate()?;
+        if self.partitions == 0 {
+            return Err(Error::invalid("partitions is 0: a scan needs at least one"));
+        }
+        Ok(())
+    }
+
+    fn fold(&self) -> FoldSettings {
+        FoldSettings {
+            memory_budget_bytes: self.memory_budget_bytes,
+            spill_dir: self.spill_dir.clone(),
+            ..FoldSettings::default()
+        }
+    }
+}
+
+/// Opens a store with other settings or components than the usual ones.
+#[derive(Debug)]
+pub struct StoreBuilder {
+    uri: String,
+    settings: StoreSettings,
+    clock: Arc<dyn Clock>,
+    storage: Option<Storage>,
+}
+
+impl StoreBuilder {
+    /// All settings at once.
+    pub fn settings(mut self, settings: StoreSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// See [`StoreSettings::durability`].
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.settings.durability = durability;
+        self
+    }
+
+    /// See [`StoreSettings::memory_budget_bytes`].
+    pub fn memory_budget_bytes(mut self, bytes: usize) -> Self {
+        self.settings.memory_budget_bytes = bytes;
+        self
+    }
+
+    /// Where time comes from; for tests and replays.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// An object store of one's own, instead of the one that the URI names.
+    pub fn storage(mut self, storage: Storage) -> Self {
+        self.storage = Some(storage);
+        self
+    }
+
+    /// Opens the store. Nothing of its states is read yet.
+    pub async fn open(self) -> Result<Store> {
+        self.settings.validate()?;
+        let storage = match self.storage {
+            Some(storage) => storage,
+            None => Storage::open(&self.uri, self.settings.durability)?,
+        };
+        let footers = FooterCache::new(self.settings.footer_cache_bytes);
+        Ok(Store {
+            inner: Arc::new(StoreInner {
+                storage,
+                settings: self.settings,
+                clock: self.clock,
+                footers,
+                states: Mutex::new(HashMap::new()),
+            }),
+        })
+    }
+}
+
+/// A handle on a store. Cheap to clone, and may be shared between tasks and threads.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<StoreInner>,
+}
+
+#[derive(Debug)]
+struct StoreInner {
+    storage: Storage,
+    settings: StoreSettings,
+    clock: Arc<dyn Clock>,
+    footers: Arc<FooterCache>,
+    states: Mutex<HashMap<String, RawState>>,
+}
+
+impl Store {
+    /// Opens the store at a URI: a folder, made when it doesn't exist, or `memory://`.
+    pub async fn open(uri: &str) -> Result<Self> {
+        Self::builder(uri).open().await
+    }
+
+    /// Opens a store with other settings.
+    pub fn builder(uri: &str) -> StoreBuilder {
+        StoreBuilder {
+            uri: uri.to_owned(),
+            settings: StoreSettings::default(),
+            clock: Arc::new(SystemClock),
+            storage: None,
+        }
+    }
+
+    /// How the store is named in messages.
+    pub fn label(&self) -> &str {
+        self.inner.storage.label()
+    }
+
+    /// The settings it was opened with.
+    pub fn settings(&self) -> &StoreSettings {
+        &self.inner.settings
+    }
+
+    /// The names of the store's states, in order.
+    pub async fn state_names(&self) -> Result<Vec<String>> {
+        self.inner.storage.state_names().await
+    }
+
+    /// A state whose values are of type `V`. It is created when it doesn't exist, ordered by event time, with the fields of `V`;
+    /// a field that is no `Option` is required.
+    pub async fn state<V>(&self, name: &str) -> Result<State<V>>
+    where
+        V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let raw = match self.find(name).await? {
+            Some(raw) => raw,
+            None => {
+                let fields = fields_of::<V>()?;
+                self.create_state(name, &fields, StateSettings::default()).await?.0
+            }
+        };
+        State::new(raw)
+    }
+
+    /// Creates a state; the second value says whether it was created here, or existed with the same definition.
+    pub async fn create_state(
+        &self,
+        name: &str,
+        fields: &Fields,
+        settings: StateSettings,
+    ) -> Result<(RawState, bool)> {
+        let definition = StateDefinition::new(fields, settings)?;
+        let mut states = self.inner.states.lock().await;
+        let (log, created) =
+            Log::create(&self.inner.storage, name, &definition, self.log_options()).await?;
+        if let Some(known) = states.get(name) {
+            return Ok((known.clone(), created));
+        }
+        let raw = self.raw(log).await?;
+        states.insert(name.to_owned(), raw.clone());
+        Ok((raw, created))
+    }
+
+    /// A state by its name, whatever its values are.
+    pub async fn raw_state(&self, name: &str) -> Result<RawState> {
+        match self.find(name).await? {
+            Some(raw) => Ok(raw),
+            None => {
+                let known = self.state_names().await?;
+                let known = if known.is_empty() { "it has none".to_owned() } else { format!("it has {}", known.join(", ")) };
+                Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("the store {} has no state {name:?}: {known}", self.label()),
+                ))
+            }
+        }
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<RawState>> {
+        let mut states = self.inner.states.lock().await;
+        if let Some(known) = states.get(name) {
+            return Ok(Some(known.clone()));
+        }
+        let Some(log) = Log::open(&self.inner.storage, name, self.log_options()).await? else {
+            return Ok(None);
+        };
+        let raw = self.raw(log).await?;
+        states.insert(name.to_owned(), raw.clone());
+        Ok(Some(raw))
+    }
+
+    fn log_options(&self) -> LogOptions {
+        LogOptions { clock: self.inner.clock.clone(), ..LogOptions::default() }
+    }
+
+    async fn raw(&self, log: Log) -> Result<RawState> {
+        let settings = &self.inner.settings;
+        let snapshot = Snapshot::open(&self.inner.storage, &log).await?;
+        let options = ReaderOptions {
+            footers: self.inner.footers.clone(),
+            tail_bytes: settings.tail_bytes,
+            fold: settings.fold(),
+            max_staleness: Duration::from_millis(settings.max_staleness_ms),
+        };
+        let reader = Reader::new(log.clone(), snapshot.clone(), options);
+        Ok(RawState::new(log, snapshot, reader, settings.fold()))
+    }
+
+    /// Begins an epoch: changes of any of the store's states that are applied exactly once under (`app_id`, `number`).
+    pub fn epoch(&self, app_id: &str, number: i64) -> Epoch {
+        Epoch::new(app_id, number)
+    }
+
+    /// Runs a SQL query. Each state is a table; see `docs/sql.md`. All tables of one query are read at one basis each.
+    pub async fn sql(&self, query: &str) -> Result<SendableRecordBatchStream> {
+        self.sql_session().await?.query(query).await
+    }
+
+    /// A session for several SQL queries.
+    pub async fn sql_session(&self) -> Result<SqlSession> {
+        let mut readers = Vec::new();
+        for name in self.state_names().await? {
+            readers.push(self.raw_state(&name).await?.reader().clone());
+        }
+        let settings = SqlSettings {
+            memory_limit_bytes: self.inner.settings.memory_budget_bytes,
+            target_partitions: self.inner.settings.partitions,
+            ..SqlSettings::default()
+        };
+        SqlSession::new(readers, &settings)
+    }
+
+    /// Waits for work in the background (checkpoints), so that the process may end.
+    pub async fn close(&self) {
+        let states: Vec<RawState> = self.inner.states.lock().await.values().cloned().collect();
+        for state in states {
+            state.log().close().await;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What one query is pinned to, from start to end.
+
+use std::sync::Arc;
+
+use alluvium_log::{Error, ErrorKind, Result, StateDefinition, TableState};
+use alluvium_materializer::SnapshotState;
+
+use crate::point::Point;
+
+/// The pair (snapshot version, log commit) that a query reads, with the definition of the state at that commit.
+#[derive(Debug, Clone)]
+pub struct Basis {
+    pub(crate) definition: Arc<StateDefinition>,
+    pub(crate) log: Arc<TableState>,
+    pub(crate) snapshot: SnapshotState,
+}
+
+impl Basis {
+    /// The log commit: nothing later is seen.
+    pub fn commit(&self) -> i64 {
+        self.log.version
+    }
+
+    /// The snapshot table's version; -1 while there is no snapshot.
+    pub fn snapshot_version(&self) -> i64 {
+        self.snapshot.version()
+    }
+
+    /// What the state is.
+    pub fn definition(&self) -> &Arc<StateDefinition> {
+        &self.definition
+    }
+
+    /// The log's files.
+    pub fn log(&self) -> &Arc<TableState> {
+        &self.log
+    }
+
+    /// The snapshot's files.
+    pub fn snapshot(&self) -> &SnapshotState {
+        &self.snapshot
+    }
+
+    /// Refuses points that this basis can't answer.
+    pub fn check(&self, point: Point) -> Result<()> {
+        let newest = self.commit();
+        match point.commit {
+            Some(commit) if commit < 0 => Err(Error::invalid(format!(
+                "there is no commit {commit}: the log has commits 0 to {newest}"
+            ))),
+            Some(commit) if commit > newest => Err(Error::new(
+                ErrorKind::PointUnavailable,
+                format!("there is no commit {commit} yet: the log has commits 0 to {newest}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which state is asked for: latest, or as of a commit, a version, an event time, or several of them together.
+
+use std::fmt;
+use std::str::FromStr;
+
+use alluvium_log::{Error, Result, RowFilter};
+
+/// A point in a state's past. The default is the latest state; each bound that is given counts.
+///
+/// Bounds are inclusive: as of time `t` a row that happened exactly at `t` counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Point {
+    /// What the store knew with this log commit.
+    pub commit: Option<i64>,
+    /// Rows with versions up to this one.
+    pub version: Option<i64>,
+    /// Rows that happened up to this time, in microseconds since 1970 UTC.
+    pub event_time: Option<i64>,
+}
+
+impl Point {
+    /// The newest state.
+    pub const LATEST: Self = Self { commit: None, version: None, event_time: None };
+
+    /// What the store knew with a log commit.
+    pub fn at_commit(commit: i64) -> Self {
+        Self { commit: Some(commit), ..Self::LATEST }
+    }
+
+    /// Rows with versions up to one.
+    pub fn at_version(version: i64) -> Self {
+        Self { version: Some(version), ..Self::LATEST }
+    }
+
+    /// Rows that happened up to a time, in microseconds since 1970 UTC.
+    pub fn at_time(event_time_micros: i64) -> Self {
+        Self { event_time: Some(event_time_micros), ..Self::LATEST }
+    }
+
+    /// Both points' bounds; where both have one, the other's.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            commit: other.commit.or(self.commit),
+            version: other.version.or(self.version),
+            event_time: other.event_time.or(self.event_time),
+        }
+    }
+
+    /// Whether it is the newest state.
+    pub fn is_latest(&self) -> bool {
+        *self == Self::LATEST
+    }
+
+    /// The rows that count, as far as commits go up to `newest`.
+    pub(crate) fn filter(&self, newest: i64) -> RowFilter {
+        RowFilter {
+            up_to_commit: Some(self.commit.map_or(newest, |commit| commit.min(newest))),
+            max_version: self.version,
+            max_event_time: self.event_time,
+            ..RowFilter::default()
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_latest() {
+            return f.write_str("latest");
+        }
+        let mut parts = Vec::new();
+        parts.extend(self.commit.map(|commit| format!("commit:{commit}")));
+        parts.extend(self.version.map(|version| format!("version:{version}")));
+        parts.extend(self.event_time.map(|time| {
+            let text = chrono::DateTime::from_timestamp_micros(time)
+                .map_or_else(|| time.to_string(), |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true));
+            format!("time:{text}")
+        }));
+        f.write_str(&parts.join(","))
+    }
+}
+
+impl FromStr for Point {
+    type Err = Error;
+
+    /// Reads `latest`, `commit:N`, `version:N`, `time:RFC3339`, or several of them with commas between.
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |part: &str| {
+            Error::invalid(format!(
+                "{part:?} is not a point: write latest, commit:N, version:N, time:2024-01-15T10:30:00Z, or several with commas between"
+            ))
+        };
+        let mut point = Self::LATEST;
+        for part in text.split(',').map(str::trim) {
+            if part == "latest" {
+                continue;
+            }
+            let (kind, value) = part.split_once(':').ok_or_else(|| wrong(part))?;
+            let number = || value.trim().parse::<i64>().map_err(|_| wrong(part));
+            let slot = match kind.trim() {
+                "commit" => (&mut point.commit, number()?),
+                "version" => (&mut point.version, number()?),
+                "time" => (&mut point.event_time, parse_time(value.trim())?),
+                _ => return Err(wrong(part)),
+            };
+            if slot.0.replace(slot.1).is_some() {
+                return Err(Error::invalid(format!("{text:?} names {kind} twice")));
+            }
+        }
+        Ok(point)
+    }
+}
+
+/// Reads a time with its offset; what is finer than a microsecond is refused rather than rounded.
+pub fn parse_time(text: &str) -> Result<i64> {
+    let wrong = |why: &str| {
+        Error::invalid(format!("{text:?} is not a time: {why}; write it like 2024-01-15T10:30:00Z"))
+    };
+    if text.get(17..19) == Some("60") {
+        return Err(wrong("leap seconds have no place in UTC microseconds"));
+    }
+    let time = chrono::DateTime::parse_from_rfc3339(text)
+        .map_err(|error| wrong(&error.to_string()))?;
+    if time.timestamp_subsec_nanos() % 1_000 != 0 {
+        return Err(wrong("it is finer than a microsecond"));
+    }
+    Ok(time.timestamp_micros())
+}

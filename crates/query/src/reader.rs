@@ -1,0 +1,378 @@
+//! The reader of one state: pins a basis, looks keys up, and hands out rows.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use alluvium_log::{
+    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, ReadSpec, Result, RowFilter, Table,
+    fold_schema, read_file,
+};
+use alluvium_materializer::{Snapshot, SnapshotState, least_key, log_files, rank, whole_value};
+use arrow::array::{AsArray, RecordBatch};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parking_lot::{Mutex as SyncMutex, RwLock};
+use tokio::sync::Mutex;
+
+use crate::basis::Basis;
+use crate::point::Point;
+use crate::tail::Tail;
+
+/// Files that one lookup reads at the same time.
+const LOOKUP_CONCURRENCY: usize = 8;
+/// How long a reader goes on with the snapshot it knows; the tail grows longer meanwhile, the answers stay the same.
+const SNAPSHOT_REFRESH: Duration = Duration::from_secs(1);
+/// How long a read waits for a commit that it was asked to see.
+const AT_LEAST_WAIT: Duration = Duration::from_secs(10);
+
+/// How a state is read.
+#[derive(Debug, Clone)]
+pub struct ReaderOptions {
+    /// Footers of files, shared with everything else that reads.
+    pub footers: Arc<FooterCache>,
+    /// The tail is kept in memory up to so many bytes: 256 MiB.
+    pub tail_bytes: usize,
+    /// Memory, batches and spilling of folds.
+    pub fold: alluvium_materializer::FoldSettings,
+    /// For how long other processes' commits may be missed: zero, so that each read looks for them.
+    pub max_staleness: Duration,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        Self {
+            footers: FooterCache::new(alluvium_log::DEFAULT_FOOTER_CACHE_BYTES),
+            tail_bytes: 256 * 1024 * 1024,
+            fold: alluvium_materializer::FoldSettings::default(),
+            max_staleness: Duration::ZERO,
+        }
+    }
+}
+
+/// A reader of one state. Cheap to clone; clones share what they know.
+#[derive(Clone)]
+pub struct Reader {
+    pub(crate) inner: Arc<ReaderInner>,
+}
+
+pub(crate) struct ReaderInner {
+    pub(crate) log: Log,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) options: ReaderOptions,
+    tail: Mutex<Option<Tail>>,
+    refreshed: SyncMutex<Refreshed>,
+    layout: RwLock<Option<Arc<Layout>>>,
+}
+
+#[derive(Default)]
+struct Refreshed {
+    log: Option<Instant>,
+    snapshot: Option<Instant>,
+}
+
+/// A snapshot's files, arranged for lookups.
+struct Layout {
+    version: i64,
+    base: Vec<Arc<DataFile>>,
+    runs: Vec<Arc<DataFile>>,
+}
+
+/// What is known of a key at a point.
+#[derive(Debug, Clone)]
+pub enum Lookup {
+    /// The key has this value: one row with the columns of a fold and `state_value`.
+    Found(RecordBatch),
+    /// The key was deleted: the row of the DELETE.
+    Deleted(RecordBatch),
+    /// No change of the key is known.
+    Absent,
+}
+
+impl Lookup {
+    /// The row, if the key has a value.
+    pub fn found(self) -> Option<RecordBatch> {
+        match self {
+            Self::Found(row) => Some(row),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("state", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// A reader of a log and its snapshot.
+    pub fn new(log: Log, snapshot: Snapshot, options: ReaderOptions) -> Self {
+        Self {
+            inner: Arc::new(ReaderInner {
+                log,
+                snapshot,
+                options,
+                tail: Mutex::new(None),
+                refreshed: SyncMutex::new(Refreshed::default()),
+                layout: RwLock::new(None),
+            }),
+        }
+    }
+
+    /// The state's name.
+    pub fn name(&self) -> &str {
+        self.inner.log.name()
+    }
+
+    /// The Delta table of the log.
+    pub fn log_table(&self) -> &Arc<Table> {
+        self.inner.log.table()
+    }
+
+    /// The footers that reads share.
+    pub fn footers(&self) -> &Arc<FooterCache> {
+        &self.inner.options.footers
+    }
+
+    /// Pins the newest basis: what is committed when this is called is seen.
+    pub async fn basis(&self) -> Result<Basis> {
+        let inner = &self.inner;
+        let stale = |last: Option<Instant>, limit: Duration| last.is_none_or(|at| at.elapsed() >= limit);
+        let (log_due, snapshot_due) = {
+            let refreshed = inner.refreshed.lock();
+            (
+                stale(refreshed.log, inner.options.max_staleness),
+                stale(refreshed.snapshot, SNAPSHOT_REFRESH.max(inner.options.max_staleness)),
+            )
+        };
+        // The snapshot first: the log is then at least as new as what the snapshot folds.
+        let snapshot = match snapshot_due {
+            true => inner.snapshot.refresh().await?,
+            false => inner.snapshot.state(),
+        };
+        let mut log = match log_due {
+            true => inner.log.refresh().await?,
+            false => inner.log.state(),
+        };
+        if snapshot.log_commit() > log.version {
+            log = inner.log.refresh().await?;
+        }
+        {
+            let mut refreshed = inner.refreshed.lock();
+            let now = Instant::now();
+            if log_due {
+                refreshed.log = Some(now);
+            }
+            if snapshot_due {
+                refreshed.snapshot = Some(now);
+            }
+        }
+        if snapshot.log_commit() > log.version {
+            return Err(Error::corrupt(format!(
+                "state {}: the snapshot folds the log up to commit {}, but the log ends at {}: the log was cut or replaced",
+                self.name(),
+                snapshot.log_commit(),
+                log.version
+            )));
+        }
+        Ok(Basis { definition: inner.log.definition(), log, snapshot })
+    }
+
+    /// Pins a basis that holds at least a commit, as a receipt names it: to read one's own writes from anywhere.
+    pub async fn basis_at_least(&self, commit: i64) -> Result<Basis> {
+        let deadline = Instant::now() + AT_LEAST_WAIT;
+        loop {
+            self.inner.refreshed.lock().log = None;
+            let basis = self.basis().await?;
+            if basis.commit() >= commit {
+                return Ok(basis);
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new(
+                    ErrorKind::PointUnavailable,
+                    format!(
+                        "state {}: commit {commit} did not appear within {} s; the log ends at {}",
+                        self.name(),
+                        AT_LEAST_WAIT.as_secs(),
+                        basis.commit()
+                    ),
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Looks a key up at a point of a basis.
+    pub async fn get(&self, basis: &Basis, point: Point, key: &str) -> Result<Lookup> {
+        let mut found = self.multi_get(basis, point, &[key]).await?;
+        Ok(found.pop().unwrap_or(Lookup::Absent))
+    }
+
+    /// Looks several keys up at one point of one basis; the answers are in the order of the keys.
+    pub async fn multi_get(&self, basis: &Basis, point: Point, keys: &[&str]) -> Result<Vec<Lookup>> {
+        basis.check(point)?;
+        let rows = self.candidate_rows(basis, point, keys).await?;
+        let mut winners: std::collections::HashMap<&str, (usize, usize)> = Default::default();
+        for (index, batch) in rows.iter().enumerate() {
+            for (row, key) in key_column(batch)?.iter().enumerate() {
+                let key = key.unwrap_or_default();
+                let wins = match winners.get(key) {
+                    None => true,
+                    Some(&(other, place)) => rank(batch, row)?
+                        .compare(&rank(&rows[other], place)?, basis.definition.order_by)
+                        .is_gt(),
+                };
+                if wins {
+                    winners.insert(key, (index, row));
+                }
+            }
+        }
+        keys.iter()
+            .map(|key| match winners.get(key) {
+                None => Ok(Lookup::Absent),
+                Some(&(index, row)) => classify(rows[index].slice(row, 1)),
+            })
+            .collect()
+    }
+
+    /// Every row that may win one of the keys.
+    async fn candidate_rows(&self, basis: &Basis, point: Point, keys: &[&str]) -> Result<Vec<RecordBatch>> {
+        let snapshot = self.snapshot_for(basis, point).await?;
+        let mut filter = point.filter(basis.commit());
+        filter.keys = KeyFilter::keys(keys.iter().map(|&key| key.to_owned()));
+        filter.after_commit = Some(snapshot.log_commit());
+        let mut rows = Vec::new();
+        let payload = whole_value(&basis.definition);
+        let in_memory = point.is_latest() && self.tail_rows(basis, keys, &mut rows).await?;
+        let mut reads: Vec<(Arc<Table>, Arc<DataFile>, ReadSpec)> = Vec::new();
+        if !in_memory {
+            let spec = ReadSpec { payload: payload.clone(), filter: filter.clone() };
+            let files = log_files(&basis.log, &spec.filter);
+            reads.extend(files.into_iter().map(|file| (self.log_table().clone(), file, spec.clone())));
+        }
+        if let Some((table, _)) = snapshot.table() {
+            let filter = RowFilter { keys: filter.keys, ..RowFilter::default() };
+            let spec = ReadSpec { payload, filter };
+            let files = self.layout(&snapshot).candidates(&spec.filter.keys);
+            reads.extend(files.into_iter().map(|file| (table.clone(), file, spec.clone())));
+        }
+        let footers = self.footers();
+        let mut batches = stream::iter(reads)
+            .map(|(table, file, spec)| {
+                async move {
+                    read_file(&table, &file, &spec, footers).await?.try_collect::<Vec<_>>().await
+                }
+                .boxed()
+            })
+            .buffer_unordered(LOOKUP_CONCURRENCY);
+        while let Some(found) = batches.try_next().await? {
+            rows.extend(found);
+        }
+        Ok(rows)
+    }
+
+    /// The newest snapshot that may be the base of an answer as of a point.
+    pub(crate) async fn snapshot_for(&self, basis: &Basis, point: Point) -> Result<SnapshotState> {
+        if point.is_latest() {
+            return Ok(basis.snapshot.clone());
+        }
+        self.inner.snapshot.within(&basis.snapshot, point.commit, point.version, point.event_time).await
+    }
+
+    /// Puts the keys' winners in the tail into `rows`; false when the tail is not in memory as of this basis.
+    async fn tail_rows(&self, basis: &Basis, keys: &[&str], rows: &mut Vec<RecordBatch>) -> Result<bool> {
+        self.with_tail(basis, |tail| {
+            rows.extend(keys.iter().filter_map(|key| tail.get(key)));
+            Ok(())
+        })
+        .await
+        .map(|done| done.is_some())
+    }
+
+    /// The winners of the tail in order of keys, when it is in memory as of this basis.
+    pub(crate) async fn sorted_tail(&self, basis: &Basis) -> Result<Option<Arc<Vec<RecordBatch>>>> {
+        self.with_tail(basis, Tail::sorted).await
+    }
+
+    async fn with_tail<T>(
+        &self,
+        basis: &Basis,
+        work: impl FnOnce(&mut Tail) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let from = basis.snapshot.log_commit();
+        let schema = fold_schema(&whole_value(&basis.definition));
+        let mut slot = self.inner.tail.lock().await;
+        // Another reader may have gone further than this basis: then the files are read as of the basis.
+        if slot.as_ref().is_some_and(|tail| tail.continues(from, &schema) && tail.to() > basis.commit()) {
+            return Ok(None);
+        }
+        let tail = match slot.as_mut() {
+            Some(tail) if tail.continues(from, &schema) => tail,
+            Some(tail) if tail.to() > basis.commit() => return Ok(None),
+            _ => slot.insert(Tail::after(from, basis.definition.order_by, schema)),
+        };
+        let inner = &self.inner;
+        let limit = inner.options.tail_bytes;
+        let in_reach = tail.extend(&inner.log, &basis.log, &inner.options.footers, limit).await?;
+        metrics::gauge!(crate::metrics::TAIL_BYTES, "state" => self.name().to_owned())
+            .set(tail.bytes() as f64);
+        if !in_reach {
+            return Ok(None);
+        }
+        work(tail).map(Some)
+    }
+
+    fn layout(&self, snapshot: &SnapshotState) -> Arc<Layout> {
+        if let Some(known) = self.inner.layout.read().as_ref()
+            && known.version == snapshot.version()
+        {
+            return known.clone();
+        }
+        let layout = Arc::new(Layout {
+            version: snapshot.version(),
+            base: snapshot.base(),
+            runs: snapshot.runs(),
+        });
+        *self.inner.layout.write() = Some(layout.clone());
+        layout
+    }
+}
+
+impl Layout {
+    /// The files that may hold one of the keys. Ranges of base files do not overlap, so a key has at most one.
+    fn candidates(&self, keys: &KeyFilter) -> Vec<Arc<DataFile>> {
+        let KeyFilter::Keys(wanted) = keys else {
+            return self.base.iter().chain(&self.runs).cloned().collect();
+        };
+        let mut files: Vec<Arc<DataFile>> = Vec::new();
+        for key in wanted.iter() {
+            let after = self.base.partition_point(|file| least_key(file).is_none_or(|least| least <= key.as_str()));
+            if let Some(file) = after.checked_sub(1).and_then(|at| self.base.get(at))
+                && file.may_hold_key(key)
+                && files.last().is_none_or(|last| last.add.path != file.add.path)
+            {
+                files.push(file.clone());
+            }
+        }
+        let run = |file: &&Arc<DataFile>| wanted.iter().any(|key| file.may_hold_key(key));
+        files.extend(self.runs.iter().filter(run).cloned());
+        files
+    }
+}
+
+pub(crate) fn key_column(batch: &RecordBatch) -> Result<&arrow::array::StringArray> {
+    batch
+        .columns()
+        .first()
+        .map(|column| column.as_string::<i32>())
+        .ok_or_else(|| Error::internal("a batch lacks the columns of a fold"))
+}
+
+fn classify(row: RecordBatch) -> Result<Lookup> {
+    let operation = row
+        .columns()
+        .get(3)
+        .map(|column| column.as_string::<i32>().value(0).to_owned())
+        .ok_or_else(|| Error::internal("a batch lacks the columns of a fold"))?;
+    Ok(if operation == DELETE { Lookup::Deleted(row) } else { Lookup::Found(row) })
+}

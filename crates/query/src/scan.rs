@@ -1,0 +1,297 @@
+//! Scans: the live rows at a point, in order of keys, as one stream per range of keys.
+
+use std::sync::Arc;
+
+use alluvium_log::{
+    DELETE, DataFile, KeyFilter, OP_TYPE, ReadSpec, Result, RowFilter, STATE_KEY, Table,
+};
+use alluvium_materializer::{
+    BatchStream, SortedInput, SnapshotState, file_input, file_stream, fold, least_key, log_files, merge,
+};
+use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::compute::filter_record_batch;
+use arrow::compute::kernels::cmp::neq;
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
+use arrow::array::{ArrayRef, StructArray, new_null_array};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+
+use crate::basis::Basis;
+use crate::point::Point;
+use crate::reader::Reader;
+
+/// Winners of a tail that are kept in memory so that several partitions can share them.
+const SHARED_TAIL_ROWS: u64 = 1 << 20;
+
+/// What a scan reads: for plans and for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanSources {
+    /// The version of the snapshot that is the base; -1 for none.
+    pub snapshot_version: i64,
+    /// The log commit that the base folds.
+    pub snapshot_commit: i64,
+    /// Base files.
+    pub base_files: usize,
+    /// Run files.
+    pub run_files: usize,
+    /// Log files beside them.
+    pub log_files: usize,
+}
+
+impl Reader {
+    /// The live rows at a point of a basis, in ascending order of keys: `fold_schema(payload)`, deleted keys left out.
+    ///
+    /// One stream per partition, of ranges of keys that follow each other; there may be fewer than asked for. `payload` is
+    /// empty, or `state_value` with any of its fields.
+    pub async fn scan(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: KeyFilter,
+        payload: Vec<FieldRef>,
+        partitions: usize,
+    ) -> Result<Vec<BatchStream>> {
+        let streams = self.winners(basis, point, keys, payload, partitions).await?;
+        Ok(streams.into_iter().map(live_rows).collect())
+    }
+
+    /// What [`Reader::scan`] would read.
+    pub async fn scan_sources(&self, basis: &Basis, point: Point, keys: &KeyFilter) -> Result<ScanSources> {
+        basis.check(point)?;
+        let snapshot = self.snapshot_for(basis, point).await?;
+        let filter = tail_filter(basis, point, &snapshot, keys);
+        let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
+        let count = |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
+        Ok(ScanSources {
+            snapshot_version: snapshot.version(),
+            snapshot_commit: snapshot.log_commit(),
+            base_files: count(snapshot.base()),
+            run_files: count(snapshot.runs()),
+            log_files: log_files(&basis.log, &filter).len(),
+        })
+    }
+
+    /// The winners at a point, tombstones included.
+    pub(crate) async fn winners(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: KeyFilter,
+        payload: Vec<FieldRef>,
+        partitions: usize,
+    ) -> Result<Vec<BatchStream>> {
+        basis.check(point)?;
+        let snapshot = self.snapshot_for(basis, point).await?;
+        let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
+        let plan = ScanPlan::new(self, &snapshot, &spec);
+        let tail = self.tail_of(basis, point, &spec).await?;
+        let ranges = match &tail {
+            TailRows::Streamed(_) => vec![keys],
+            TailRows::Shared(_) => plan.ranges(&keys, partitions),
+        };
+        let order_by = basis.definition.order_by;
+        let batch_rows = self.inner.options.fold.batch_rows;
+        let schema = spec.schema();
+        let mut tail = Some(tail);
+        let mut streams = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let mut inputs = plan.inputs(&range);
+            match &mut tail {
+                Some(TailRows::Shared(batches)) => {
+                    let rows = rows_in_range(batches, &range)?;
+                    if !rows.is_empty() {
+                        inputs.push(SortedInput::Batches(rows));
+                    }
+                }
+                other => {
+                    if let Some(TailRows::Streamed(rows)) = other.take() {
+                        inputs.push(SortedInput::Stream(rows));
+                    }
+                }
+            }
+            streams.push(merge(order_by, schema.clone(), inputs, batch_rows));
+        }
+        Ok(streams)
+    }
+
+    /// The winners among the log rows that the base does not hold.
+    async fn tail_of(&self, basis: &Basis, point: Point, spec: &ReadSpec) -> Result<TailRows> {
+        if point.is_latest()
+            && let Some(sorted) = self.sorted_tail(basis).await?
+        {
+            let projected = sorted
+                .iter()
+                .map(|batch| project(batch, &spec.schema()))
+                .collect::<Result<Vec<_>>>()?;
+            return Ok(TailRows::Shared(projected));
+        }
+        let files = log_files(&basis.log, &spec.filter);
+        let rows: u64 = files.iter().map(|file| file.stats.rows.unwrap_or(u64::MAX / 1_024)).sum();
+        let inputs =
+            files.iter().map(|file| file_input(self.log_table(), file, spec, self.footers())).collect();
+        let settings = &self.inner.options.fold;
+        let folded = fold(basis.definition.order_by, spec.schema(), inputs, settings).boxed().await?;
+        if rows <= SHARED_TAIL_ROWS {
+            return Ok(TailRows::Shared(folded.try_collect().await?));
+        }
+        Ok(TailRows::Streamed(folded))
+    }
+}
+
+enum TailRows {
+    /// In memory, sorted, one row per key: every partition takes its range.
+    Shared(Vec<RecordBatch>),
+    /// Too many for that: one partition.
+    Streamed(BatchStream),
+}
+
+fn tail_filter(basis: &Basis, point: Point, snapshot: &SnapshotState, keys: &KeyFilter) -> RowFilter {
+    RowFilter {
+        keys: keys.clone(),
+        after_commit: Some(snapshot.log_commit()),
+        ..point.filter(basis.commit())
+    }
+}
+
+/// The snapshot's files as a scan reads them.
+struct ScanPlan {
+    table: Option<Arc<Table>>,
+    base: Vec<Arc<DataFile>>,
+    runs: Vec<Arc<DataFile>>,
+    payload: Vec<FieldRef>,
+    footers: Arc<alluvium_log::FooterCache>,
+}
+
+impl ScanPlan {
+    fn new(reader: &Reader, snapshot: &SnapshotState, spec: &ReadSpec) -> Self {
+        Self {
+            table: snapshot.table().map(|(table, _)| table.clone()),
+            base: snapshot.base(),
+            runs: snapshot.runs(),
+            payload: spec.payload.clone(),
+            footers: reader.footers().clone(),
+        }
+    }
+
+    /// Ranges of keys with about as many rows each, along the boundaries of base files.
+    fn ranges(&self, keys: &KeyFilter, partitions: usize) -> Vec<KeyFilter> {
+        if matches!(keys, KeyFilter::Keys(_)) || partitions < 2 {
+            return vec![keys.clone()];
+        }
+        let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
+        let base: Vec<_> = self.base.iter().filter(|file| wanted.may_match(file)).collect();
+        let rows_of = |file: &Arc<DataFile>| file.stats.rows.unwrap_or(1).max(1);
+        let total: u64 = base.iter().map(|file| rows_of(file)).sum();
+        let share = total.div_ceil(partitions as u64).max(1);
+        let mut cuts: Vec<String> = Vec::new();
+        let mut rows = 0;
+        for file in base {
+            if rows >= share * (cuts.len() as u64 + 1)
+                && let Some(least) = least_key(file)
+            {
+                cuts.push(least.to_owned());
+            }
+            rows += rows_of(file);
+        }
+        let mut from = None;
+        let mut ranges = Vec::with_capacity(cuts.len() + 1);
+        for cut in cuts {
+            ranges.push(KeyFilter::Range { from: from.take(), to: Some(cut.clone()) });
+            from = Some(cut);
+        }
+        ranges.push(match from {
+            None => KeyFilter::All,
+            from => KeyFilter::Range { from, to: None },
+        });
+        ranges.iter().map(|range| range.intersect(keys)).collect()
+    }
+
+    /// The base as one sorted input, and each run as another.
+    fn inputs(&self, range: &KeyFilter) -> Vec<SortedInput> {
+        let Some(table) = &self.table else { return Vec::new() };
+        let filter = RowFilter { keys: range.clone(), ..RowFilter::default() };
+        let spec = ReadSpec { payload: self.payload.clone(), filter };
+        let wanted = |file: &&Arc<DataFile>| spec.filter.may_match(file);
+        let base: Vec<BatchStream> = self
+            .base
+            .iter()
+            .filter(wanted)
+            .map(|file| file_stream(table, file, &spec, &self.footers))
+            .collect();
+        let mut inputs = Vec::with_capacity(1 + self.runs.len());
+        if !base.is_empty() {
+            inputs.push(SortedInput::Stream(stream::iter(base).flatten().boxed()));
+        }
+        for run in self.runs.iter().filter(wanted) {
+            inputs.push(SortedInput::Stream(file_stream(table, run, &spec, &self.footers)));
+        }
+        inputs
+    }
+}
+
+/// The rows of sorted batches whose keys a filter wants.
+fn rows_in_range(batches: &[RecordBatch], range: &KeyFilter) -> Result<Vec<RecordBatch>> {
+    if *range == KeyFilter::All {
+        return Ok(batches.to_vec());
+    }
+    let mut rows = Vec::new();
+    for batch in batches {
+        let keys = crate::reader::key_column(batch)?;
+        let mask: arrow::array::BooleanArray =
+            keys.iter().map(|key| Some(range.matches(key.unwrap_or_default()))).collect();
+        match mask.true_count() {
+            0 => {}
+            all if all == batch.num_rows() => rows.push(batch.clone()),
+            _ => rows.push(filter_record_batch(batch, &mask)?),
+        }
+    }
+    Ok(rows)
+}
+
+/// The same rows with fewer columns, or fewer fields of the value.
+pub(crate) fn project(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let mut columns: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
+    for field in schema.fields() {
+        columns.push(match batch.column_by_name(field.name()) {
+            None => new_null_array(field.data_type(), batch.num_rows()),
+            Some(column) => project_value(column, field.data_type())?,
+        });
+    }
+    Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}
+
+fn project_value(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef> {
+    let DataType::Struct(fields) = wanted else { return Ok(column.clone()) };
+    if column.data_type() == wanted {
+        return Ok(column.clone());
+    }
+    let whole = column.as_struct();
+    if fields.is_empty() {
+        return Ok(Arc::new(StructArray::new_empty_fields(column.len(), whole.nulls().cloned())));
+    }
+    let columns = fields
+        .iter()
+        .map(|field| match whole.column_by_name(field.name()) {
+            None => new_null_array(field.data_type(), column.len()),
+            Some(column) => column.clone(),
+        })
+        .collect();
+    Ok(Arc::new(StructArray::try_new(fields.clone(), columns, whole.nulls().cloned())?))
+}
+
+/// Leaves out the keys whose winner is a DELETE.
+fn live_rows(winners: BatchStream) -> BatchStream {
+    winners
+        .map(|batch| {
+            let batch = batch?;
+            let operations = batch
+                .column_by_name(OP_TYPE)
+                .ok_or_else(|| alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}")))?;
+            let live = neq(operations, &StringArray::new_scalar(DELETE))?;
+            if live.true_count() == batch.num_rows() {
+                return Ok(batch);
+            }
+            Ok(filter_record_batch(&batch, &live)?)
+        })
+        .try_filter(|batch: &RecordBatch| std::future::ready(batch.num_rows() > 0))
+        .boxed()
+}

@@ -1,0 +1,146 @@
+//! The states of a session as a catalog of tables, each pinned to one basis for as long as a statement runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_log::{Error, ErrorKind, Result};
+use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
+use datafusion::common::Result as DataFusionResult;
+use datafusion::logical_expr::TableType;
+use futures::future::try_join_all;
+use tokio::sync::OnceCell;
+
+use super::errors::to_datafusion;
+use super::live::LiveTable;
+use super::raw::RawTable;
+use crate::basis::Basis;
+use crate::point::Point;
+use crate::reader::Reader;
+
+/// The catalog's name.
+pub(super) const CATALOG: &str = "alluvium";
+/// The schema whose tables are the states.
+pub(super) const STATES: &str = "public";
+/// The schema whose tables are the logs.
+pub(super) const LOGS: &str = "log";
+/// The schema whose tables are the snapshots.
+pub(super) const SNAPSHOTS: &str = "snapshot";
+
+/// The states that a statement may name. Each is pinned when it is first named, and stays so.
+#[derive(Debug)]
+pub(super) struct Pins {
+    states: BTreeMap<String, Pin>,
+}
+
+#[derive(Debug)]
+struct Pin {
+    reader: Reader,
+    basis: OnceCell<Basis>,
+}
+
+impl Pins {
+    pub(super) fn new(readers: &[Reader]) -> Arc<Self> {
+        let pin = |reader: &Reader| Pin { reader: reader.clone(), basis: OnceCell::new() };
+        Arc::new(Self { states: readers.iter().map(|reader| (reader.name().to_owned(), pin(reader))).collect() })
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.states.keys().cloned().collect()
+    }
+
+    /// Pins states ahead, all at once; names that are no states are left to whoever uses them.
+    pub(super) async fn pin<'a>(&self, names: impl IntoIterator<Item = &'a String>) -> Result<()> {
+        try_join_all(names.into_iter().map(|name| self.basis(name))).await.map(|_| ())
+    }
+
+    async fn basis(&self, name: &str) -> Result<Option<(Reader, Basis)>> {
+        let Some(pin) = self.states.get(name) else { return Ok(None) };
+        let basis = pin.basis.get_or_try_init(|| pin.reader.basis()).await?;
+        Ok(Some((pin.reader.clone(), basis.clone())))
+    }
+
+    /// A state that was pinned ahead.
+    pub(super) fn pinned(&self, name: &str) -> Result<(Reader, Basis)> {
+        let Some(pin) = self.states.get(name) else {
+            let similar = self.states.keys().find(|known| known.eq_ignore_ascii_case(name));
+            let hint = match similar {
+                Some(known) => format!("names keep their case, write '{known}'"),
+                None => format!("there are: {}", self.names().join(", ")),
+            };
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no state {name:?} ({hint})")));
+        };
+        let basis = pin.basis.get().ok_or_else(|| {
+            Error::invalid(format!("the state {name:?} must be given to a table function as a 'text' in quotes"))
+        })?;
+        Ok((pin.reader.clone(), basis.clone()))
+    }
+}
+
+/// What the tables of a schema show of the states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Face {
+    Live,
+    Log,
+    Snapshot,
+}
+
+/// The catalog: `public` for the states, `log` and `snapshot` for their raw tables.
+#[derive(Debug)]
+pub(super) struct StateCatalog {
+    pins: Arc<Pins>,
+}
+
+impl StateCatalog {
+    pub(super) fn new(pins: Arc<Pins>) -> Self {
+        Self { pins }
+    }
+}
+
+impl CatalogProvider for StateCatalog {
+    fn schema_names(&self) -> Vec<String> {
+        [STATES, LOGS, SNAPSHOTS].map(str::to_owned).to_vec()
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        let face = match name {
+            STATES => Face::Live,
+            LOGS => Face::Log,
+            SNAPSHOTS => Face::Snapshot,
+            _ => return None,
+        };
+        Some(Arc::new(StateSchema { pins: self.pins.clone(), face }))
+    }
+}
+
+#[derive(Debug)]
+struct StateSchema {
+    pins: Arc<Pins>,
+    face: Face,
+}
+
+#[async_trait]
+impl SchemaProvider for StateSchema {
+    fn table_names(&self) -> Vec<String> {
+        self.pins.names()
+    }
+
+    async fn table(&self, name: &str) -> DataFusionResult<Option<Arc<dyn TableProvider>>> {
+        let Some((reader, basis)) = self.pins.basis(name).await.map_err(to_datafusion)? else {
+            return Ok(None);
+        };
+        Ok(Some(match self.face {
+            Face::Live => Arc::new(LiveTable::new(reader, basis, Point::LATEST)),
+            Face::Log => Arc::new(RawTable::log(reader, basis)),
+            Face::Snapshot => Arc::new(RawTable::snapshot(reader, basis)),
+        }))
+    }
+
+    async fn table_type(&self, name: &str) -> DataFusionResult<Option<TableType>> {
+        Ok(self.table_exist(name).then_some(TableType::Base))
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.pins.states.contains_key(name)
+    }
+}

@@ -1,0 +1,6 @@
+//! SQL through real stores in memory: recorded answers (`slt`), and what text can't record.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fixture;
+mod plans;
+mod slt;
