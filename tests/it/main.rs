@@ -1,1 +1,13 @@
-//! it
+//! Integration tests: one binary, topics as modules in the order of the flow.
+//!
+//! * [`model`]: random sequences against a plain in-memory model; every find is replayed from its seed.
+//! * [`cases`]: failures that real people had, one test per id.
+//! * [`tables`]: what another Delta engine sees.
+//! * [`git_history`]: the project's own history, with git as the oracle.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cases;
+mod git_history;
+mod model;
+mod support;
+mod tables;

@@ -33,6 +33,7 @@
 
 mod epoch;
 pub mod format;
+mod import;
 mod raw;
 mod stats;
 mod store;
@@ -43,14 +44,17 @@ pub use alluvium_log::{
     OrderBy, Receipt, Result, StateDefinition, StateSettings, Storage, SystemClock,
     validate_state_name,
 };
-pub use alluvium_materializer::{BatchStream, Change as SnapshotChange, MaterializeReport, VerifyReport};
+pub use alluvium_materializer::{
+    BatchStream, Change as SnapshotChange, LayoutSettings, MaterializeReport, VerifyReport,
+};
 pub use alluvium_query::{
     Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema, history_schema,
-    parse_time,
+    parse_time, sql_error,
 };
 pub use arrow;
 pub use datafusion;
 pub use epoch::Epoch;
+pub use import::{Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS};
 pub use raw::RawState;
 pub use stats::StateStats;
 pub use store::{Store, StoreBuilder, StoreSettings};

@@ -2,7 +2,7 @@
 
 use alluvium_log::{EpochCommit, KeyFilter, Log, Receipt, Result, StateDefinition};
 use alluvium_materializer::{
-    BatchStream, FoldSettings, MaterializeOptions, MaterializeReport, Snapshot, VerifyOptions, VerifyReport,
+    BatchStream, FoldSettings, LayoutSettings, MaterializeOptions, MaterializeReport, Snapshot, VerifyOptions, VerifyReport,
     materialize, verify, whole_value,
 };
 use alluvium_query::{Lookup, Point, Reader};
@@ -18,11 +18,18 @@ pub struct RawState {
     snapshot: Snapshot,
     reader: Reader,
     fold: FoldSettings,
+    layout: LayoutSettings,
 }
 
 impl RawState {
-    pub(crate) fn new(log: Log, snapshot: Snapshot, reader: Reader, fold: FoldSettings) -> Self {
-        Self { log, snapshot, reader, fold }
+    pub(crate) fn new(
+        log: Log,
+        snapshot: Snapshot,
+        reader: Reader,
+        fold: FoldSettings,
+        layout: LayoutSettings,
+    ) -> Self {
+        Self { log, snapshot, reader, fold, layout }
     }
 
     /// The state's name.
@@ -79,6 +86,7 @@ impl RawState {
         let options = MaterializeOptions {
             fold: self.fold.clone(),
             rebuild,
+            layout: self.layout,
             footers: self.reader.footers().clone(),
         };
         materialize(&self.snapshot, &options).await

@@ -8,7 +8,7 @@ use alluvium_log::{
     Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, Result, StateDefinition,
     StateSettings, Storage, SystemClock,
 };
-use alluvium_materializer::{FoldSettings, Snapshot};
+use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
 use arrow::datatypes::Fields;
 use datafusion::execution::SendableRecordBatchStream;
@@ -36,6 +36,10 @@ pub struct StoreSettings {
     pub max_staleness_ms: u64,
     /// Streams of rows that a scan is read by: as many as there are cores.
     pub partitions: usize,
+    /// Rows of a batch in folds and scans at most: 8192.
+    pub batch_rows: usize,
+    /// How snapshots are laid out.
+    pub layout: LayoutSettings,
     /// The folder for what is spilled; the system's own when not given.
     pub spill_dir: Option<std::path::PathBuf>,
 }
@@ -49,6 +53,8 @@ impl Default for StoreSettings {
             footer_cache_bytes: alluvium_log::DEFAULT_FOOTER_CACHE_BYTES,
             max_staleness_ms: 0,
             partitions: std::thread::available_parallelism().map_or(1, usize::from),
+            batch_rows: FoldSettings::default().batch_rows,
+            layout: LayoutSettings::default(),
             spill_dir: None,
         }
     }
@@ -58,6 +64,7 @@ impl StoreSettings {
     /// Refuses settings with which nothing works.
     pub fn validate(&self) -> Result<()> {
         self.fold().validate()?;
+        self.layout.validate()?;
         if self.partitions == 0 {
             return Err(Error::invalid("partitions is 0: a scan needs at least one"));
         }
@@ -67,6 +74,7 @@ impl StoreSettings {
     fn fold(&self) -> FoldSettings {
         FoldSettings {
             memory_budget_bytes: self.memory_budget_bytes,
+            batch_rows: self.batch_rows,
             spill_dir: self.spill_dir.clone(),
             ..FoldSettings::default()
         }
@@ -256,7 +264,7 @@ impl Store {
             max_staleness: Duration::from_millis(settings.max_staleness_ms),
         };
         let reader = Reader::new(log.clone(), snapshot.clone(), options);
-        Ok(RawState::new(log, snapshot, reader, settings.fold()))
+        Ok(RawState::new(log, snapshot, reader, settings.fold(), settings.layout))
     }
 
     /// Begins an epoch: changes of any of the store's states that are applied exactly once under (`app_id`, `number`).

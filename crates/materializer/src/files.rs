@@ -22,7 +22,7 @@ use crate::snapshot::{
     TAG_TOMBSTONES,
 };
 
-/// Rows of one snapshot file at most.
+/// Rows of one snapshot file at most, unless set otherwise.
 pub const FILE_ROWS: usize = 262_144;
 /// Decoded bytes of one snapshot file at most, before it is written; a single batch may exceed it.
 const FILE_BYTES: usize = 64 * 1024 * 1024;
@@ -98,8 +98,11 @@ pub(crate) fn add_actions(files: Vec<FileAdd>) -> impl Iterator<Item = Action> {
 }
 
 /// Cuts a sorted stream of winners into what one file holds, by rows and bytes.
-pub(crate) fn chunks(rows: BatchStream) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
-    futures::stream::try_unfold((rows, None::<RecordBatch>), |(mut rows, mut left)| async move {
+pub(crate) fn chunks(
+    rows: BatchStream,
+    file_rows: usize,
+) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
+    futures::stream::try_unfold((rows, None::<RecordBatch>), move |(mut rows, mut left)| async move {
         let (mut batches, mut count, mut bytes) = (Vec::new(), 0, 0);
         loop {
             let next = match left.take() {
@@ -107,7 +110,7 @@ pub(crate) fn chunks(rows: BatchStream) -> impl Stream<Item = Result<Vec<RecordB
                 None => rows.try_next().await?,
             };
             let Some(mut batch) = next else { break };
-            let room = FILE_ROWS - count;
+            let room = file_rows - count;
             if batch.num_rows() > room {
                 left = Some(batch.slice(room, batch.num_rows() - room));
                 batch = batch.slice(0, room);
@@ -116,7 +119,7 @@ pub(crate) fn chunks(rows: BatchStream) -> impl Stream<Item = Result<Vec<RecordB
             // A slice shares its buffers; its share of them is what counts.
             bytes += batch.get_array_memory_size();
             batches.push(batch);
-            if count >= FILE_ROWS || bytes >= FILE_BYTES {
+            if count >= file_rows || bytes >= FILE_BYTES {
                 break;
             }
         }

@@ -41,6 +41,7 @@ mod files;
 mod fold;
 mod hash;
 mod inputs;
+mod layout;
 mod materialize;
 pub mod metrics;
 mod ranges;
@@ -52,6 +53,7 @@ pub use files::FILE_ROWS;
 pub use fold::{BatchStream, FoldInput, FoldSettings, SortedInput, fold, fold_batches, merge};
 pub use hash::{RowsHash, hash_rows};
 pub use inputs::{file_input, file_stream, log_files, snapshot_inputs, whole_value};
+pub use layout::LayoutSettings;
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
 use crate::fold::{BatchStream, FoldSettings, SortedInput, fold, merge};
+use crate::layout::LayoutSettings;
 use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
@@ -41,6 +42,8 @@ pub struct MaterializeOptions {
     pub fold: FoldSettings,
     /// Fold the whole log anew instead of the tail.
     pub rebuild: bool,
+    /// When there are runs, and how large files are.
+    pub layout: LayoutSettings,
     /// Footers of files, shared with readers.
     pub footers: Arc<FooterCache>,
 }
@@ -119,6 +122,7 @@ pub async fn materialize(
     options: &MaterializeOptions,
 ) -> Result<MaterializeReport> {
     options.fold.validate()?;
+    options.layout.validate()?;
     let _alone = snapshot.lock_for_rewriting().await;
     let name = snapshot.log().name().to_owned();
     for _ in 0..MAX_RACES {
@@ -219,7 +223,7 @@ fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
 
 async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
     let winners = fold_tail(log, work, options).await?;
-    let added = writer(log, work, BASE).write(chunks(winners)).await?;
+    let added = writer(log, work, BASE).write(chunks(winners, options.layout.file_rows)).await?;
     Ok(Plan {
         change: Change::Rebuilt,
         added,
@@ -234,7 +238,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     let mut stale_keys = None;
     if !may_be_late(&work.tail, &work.before, work.definition.order_by) {
         stale_keys = Some(0);
-    } else if count <= LOOKUP_ROWS {
+    } else if count <= options.layout.lookup_rows {
         let batches: Vec<_> = winners.try_collect().await?;
         let (kept, stale) =
             drop_ineffective(batches, &work.before, &work.definition, options).await?;
@@ -253,7 +257,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     let runs = work.before.runs();
     let base_rows: u64 = base.iter().map(|file| rows_of(file)).sum();
     let run_rows: u64 = runs.iter().map(|file| rows_of(file)).sum();
-    let is_small = base_rows + run_rows + count <= SMALL_STATE_ROWS;
+    let is_small = base_rows + run_rows + count <= options.layout.small_state_rows;
     if is_small || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
         let changes = with_runs(work, winners, &runs, options);
         let ranges = Ranges::new(
@@ -264,7 +268,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             options.footers.clone(),
         );
         let order_by = work.definition.order_by;
-        let merged = merge_ranges(&ranges, order_by, options.fold.batch_rows);
+        let merged = merge_ranges(&ranges, order_by, options.fold.batch_rows, options.layout.file_rows);
         let added = writer(log, work, BASE).write(merged).await?;
         let mut removed = ranges.touched();
         removed.extend(runs);
@@ -272,7 +276,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     }
     let taken = runs_to_take(runs, count);
     let run = with_runs(work, winners, &taken, options);
-    let added = writer(log, work, RUN).write(chunks(run)).await?;
+    let added = writer(log, work, RUN).write(chunks(run, options.layout.file_rows)).await?;
     Ok(Plan { change: Change::Run, added, removed: taken, stale_keys })
 }
 

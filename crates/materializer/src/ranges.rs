@@ -118,10 +118,11 @@ pub(crate) fn merge_ranges(
     ranges: &Ranges,
     order_by: OrderBy,
     batch_rows: usize,
+    file_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
     stream::iter(0..ranges.base.len().max(1))
         .then(move |index| ranges.merged(index, order_by, batch_rows).boxed())
         .try_filter_map(|merged| std::future::ready(Ok(merged)))
-        .map_ok(chunks)
+        .map_ok(move |rows| chunks(rows, file_rows))
         .try_flatten()
 }

@@ -22,6 +22,13 @@ type Entries<'a> = [(Cow<'a, str>, Json<'a>)];
 /// Rows of the block at hand that inference turned down, and why.
 type Refused = HashMap<usize, String>;
 
+/// What became of some rows.
+enum Built {
+    Chunk(Box<ChangeChunk>),
+    /// They have fields that the schema lacks; the rows that are bad whatever the schema, and why.
+    Unseen(Vec<(usize, String)>),
+}
+
 pub(crate) struct JsonlReader {
     lines: Lines,
     options: ReadOptions,
@@ -67,14 +74,18 @@ impl JsonlReader {
         };
         let rows =
             self.next_row..(self.next_row + self.options.batch_rows.max(1)).min(self.block.len());
-        let mut chunk = self.build(&fields, rows.clone())?;
-        if chunk.is_none() {
+        let mut built = self.build(&fields, rows.clone())?;
+        if let Built::Unseen(failed) = built {
+            self.refused.extend(failed);
             fields = self.grow(&fields, rows.clone())?;
-            chunk = self.build(&fields, rows.clone())?;
+            built = self.build(&fields, rows.clone())?;
         }
         self.next_row = rows.end;
         self.fields = Some(fields);
-        chunk.map(Some).ok_or_else(|| Error::internal("a schema was grown and still lacks a field"))
+        match built {
+            Built::Chunk(chunk) => Ok(Some(*chunk)),
+            Built::Unseen(_) => Err(Error::internal("a schema was grown and still lacks a field")),
+        }
     }
 
     /// The fields grown by what the rows have besides.
@@ -102,7 +113,16 @@ impl JsonlReader {
         // A row that can't be read tells nothing here; its fault is told when it is built.
         let Ok(Json::Object(entries)) = parse_line(bytes) else { return Ok(()) };
         let mapping = &self.options.mapping;
-        let value = if mapping.is_native() { native_value(&entries) } else { Some(&*entries) };
+        let head = match mapping.is_native() {
+            true => native_head(&entries),
+            false => mapped_head(&entries, mapping, |_, _| Ok(())),
+        };
+        let value = match head {
+            Err(_) => return Ok(()),
+            Ok(head) if head.is_delete => return Ok(()),
+            Ok(_) if mapping.is_native() => native_value(&entries),
+            Ok(_) => Some(&*entries),
+        };
         let Some(value) = value else { return Ok(()) };
         let is_native = mapping.is_native();
         let fields = value
@@ -120,14 +140,14 @@ impl JsonlReader {
         }
     }
 
-    /// The chunk of these rows; none when they have fields that the schema lacks.
-    fn build(&self, fields: &Fields, rows: Range<usize>) -> Result<Option<ChangeChunk>> {
+    fn build(&self, fields: &Fields, rows: Range<usize>) -> Result<Built> {
         let mapping = &self.options.mapping;
         let key_parts = if self.options.want_records { mapping.key.len() } else { 0 };
         let mut sink = RowSink::new(fields, key_parts)?;
         let mut lines = Vec::with_capacity(rows.len());
         let mut texts = self.policy.needs_texts(fields).then(Vec::new);
         let mut rejects = Vec::new();
+        let mut failed = Vec::new();
         for row in rows {
             let (line, bytes) = self.block.get(row);
             let pushed = match self.refused.get(&row) {
@@ -143,16 +163,18 @@ impl JsonlReader {
                 }
                 Err(fault) => {
                     sink.truncate(lines.len());
+                    failed.push((row, fault.to_string()));
                     self.policy.refuse(&mut rejects, line, fault, || bytes.to_vec())?;
                 }
             }
         }
         if sink.has_unseen() {
-            return Ok(None);
+            return Ok(Built::Unseen(failed));
         }
         let notes = RowNotes { lines, texts, rejects, left_out: sink.left_out() };
         let (columns, records) = sink.finish(mapping)?;
-        ChangeChunk::new(columns, records, fields.clone(), notes, self.policy.clone()).map(Some)
+        let chunk = ChangeChunk::new(columns, records, fields.clone(), notes, self.policy.clone())?;
+        Ok(Built::Chunk(Box::new(chunk)))
     }
 }
 
@@ -181,7 +203,7 @@ fn push_line(sink: &mut RowSink, bytes: &[u8], mapping: &ChangeMapping) -> Resul
         sink.push_value(value, |_| true)?;
         sink.push_head(&head)
     } else {
-        let head = mapped_head(sink, entries, mapping)?;
+        let head = mapped_head(entries, mapping, |place, text| sink.push_key_part(place, text))?;
         sink.push_value(Some(entries), |name| mapping.role(name).is_none())?;
         sink.push_head(&head)
     }
@@ -244,10 +266,11 @@ fn native_head<'a>(entries: &'a Entries<'_>) -> Result<Head<'a>, Fault> {
     }
 }
 
+/// The head of a record; each part of its key is also handed on as the plain text it has in the record.
 fn mapped_head<'a>(
-    sink: &mut RowSink,
     entries: &'a Entries<'_>,
     mapping: &ChangeMapping,
+    mut each_part: impl FnMut(usize, &str) -> Result<(), Fault>,
 ) -> Result<Head<'a>, Fault> {
     let mut parts: Vec<Option<Cow<'a, str>>> = vec![None; mapping.key.len()];
     let mut head =
@@ -260,7 +283,7 @@ fn mapped_head<'a>(
             Some(Role::EventTime) => head.event_time = json_event_time(given, name)?,
             Some(Role::Key(place)) => {
                 let part = json_key(given, name, is_composite)?;
-                sink.push_key_part(place, plain_key(given).unwrap_or(&part))?;
+                each_part(place, plain_key(given).unwrap_or(&part))?;
                 if let Some(slot) = parts.get_mut(place) {
                     *slot = Some(part);
                 }

@@ -125,8 +125,9 @@ impl RowFilter {
     pub fn may_match(&self, file: &DataFile) -> bool {
         let stats = &file.stats;
         let span = file.commits.span();
-        let key = |bound: &Option<String>| bound.clone().map(String::into_bytes);
-        self.keys.may_match(key(&stats.min_key).as_deref(), key(&stats.max_key).as_deref())
+        let low = stats.min_key.as_deref().map(str::as_bytes);
+        let high = stats.max_key.as_deref().map(str::as_bytes);
+        self.keys.may_match(low, high)
             && self.after_commit.is_none_or(|after| span.high > after)
             && self.up_to_commit.is_none_or(|last| span.low <= last)
             && at_most(stats.min_version, self.max_version)

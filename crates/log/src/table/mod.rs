@@ -70,8 +70,8 @@ pub struct Table {
     access: DeltaAccess,
     clock: Arc<dyn Clock>,
     state: RwLock<Arc<TableState>>,
-    /// Held while the state moves: one commit or refresh at a time.
-    moving: Mutex<()>,
+    /// Held while a commit is made: one at a time in this process.
+    committing: Mutex<()>,
     /// What the file of the newest known commit looks like: another one means another table.
     anchor: RwLock<Option<(i64, String)>>,
     /// Applications whose progress every state knows, also after a checkpoint.
@@ -97,7 +97,7 @@ impl Table {
             access: DeltaAccess::new(storage.object_store().clone(), table),
             clock,
             state: RwLock::new(Arc::new(TableState::empty())),
-            moving: Mutex::new(()),
+            committing: Mutex::new(()),
             anchor: RwLock::new(None),
             app_ids: app_ids.iter().map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
@@ -271,14 +271,16 @@ impl Table {
     // --- following -----------------------------------------------------------------------------------------
 
     /// Reads the commits that others have made; returns the newest state.
+    ///
+    /// It doesn't wait for a commit that is being made here: whoever has read further publishes, and a state is the same
+    /// whoever has read it.
     pub async fn refresh(&self) -> Result<Arc<TableState>> {
-        let _moving = self.moving.lock().await;
         self.verify_identity().await?;
         self.catch_up().await?;
         Ok(self.state())
     }
 
-    /// Reads commits until there is none, holding `moving`.
+    /// Reads commits until there is none.
     async fn catch_up(&self) -> Result<()> {
         let before = self.state();
         let mut state = (*before).clone();
@@ -291,12 +293,17 @@ impl Table {
         Ok(())
     }
 
+    /// Makes a state the newest one, unless a newer one is known by now.
     async fn publish(&self, state: Arc<TableState>) -> Result<()> {
-        if self.check_identity && state.version >= 0 {
-            let seen = self.look_at(state.version).await?;
-            *self.anchor.write() = seen.map(|etag| (state.version, etag));
+        let seen = match self.check_identity && state.version >= 0 {
+            true => self.look_at(state.version).await?.map(|etag| (state.version, etag)),
+            false => None,
+        };
+        let mut current = self.state.write();
+        if state.version >= current.version {
+            *self.anchor.write() = seen;
+            *current = state;
         }
-        *self.state.write() = state;
         Ok(())
     }
 
@@ -364,7 +371,7 @@ impl Table {
         note: BTreeMap<String, serde_json::Value>,
         mut decide: impl FnMut(&TableState, i64) -> Result<Attempt<T>>,
     ) -> Result<Outcome<T>> {
-        let _moving = self.moving.lock().await;
+        let _alone = self.committing.lock().await;
         self.verify_identity().await?;
         let id = format!("{:032x}", rand::rng().random::<u128>());
         let mut note = note;
@@ -513,13 +520,7 @@ impl LogListing {
     /// The first commit that is missing among those needed: after the checkpoint, or all.
     fn gap(&self) -> Option<i64> {
         let first = self.checkpoint.map_or(0, |version| version + 1);
-        let mut expected = first;
-        for &version in self.commits.iter().filter(|&&version| version >= first) {
-            if version != expected {
-                return Some(expected);
-            }
-            expected += 1;
-        }
-        None
+        let needed = self.commits.iter().filter(|&&version| version >= first);
+        needed.zip(first..).find(|(version, expected)| *version != expected).map(|(_, expected)| expected)
     }
 }

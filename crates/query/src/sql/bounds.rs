@@ -80,6 +80,8 @@ impl RowBounds {
                 bounds.at_least(below);
                 bounds.at_most(above);
             }
+            Operator::Gt if below == above => bounds.at_least(below.saturating_add(1)),
+            Operator::Lt if below == above => bounds.at_most(above.saturating_sub(1)),
             Operator::Gt | Operator::GtEq => bounds.at_least(below),
             Operator::Lt | Operator::LtEq => bounds.at_most(above),
             _ => {}
@@ -124,7 +126,7 @@ mod tests {
             col(VERSION).eq(lit(1_i64)).or(col("x").eq(lit(1))),
         ];
         let bounds = RowBounds::of(&filters);
-        assert_eq!(bounds.version, Bounds { least: Some(5), greatest: Some(9) });
+        assert_eq!(bounds.version, Bounds { least: Some(5), greatest: Some(8) });
         assert_eq!(bounds.commit, Bounds { least: Some(2), greatest: Some(3) });
         assert_eq!(bounds.event_time, Bounds::default());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{COMMIT, KeyFilter, Result, RowFilter, VERSION, EVENT_TIME};
+use alluvium_log::{COMMIT, KeyFilter, Result, RowFilter, STATE_KEY, VERSION, EVENT_TIME};
 use alluvium_materializer::{BatchStream, log_files};
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
@@ -166,7 +166,7 @@ impl TableProvider for DerivedTable {
             self.basis.check(point).map_err(to_datafusion)?;
         }
         let (described, estimate) = self.describe(&question, &keys);
-        let sorted = !matches!(question, Question::Changes(_));
+        let order = if matches!(question, Question::Changes(_)) { COMMIT } else { STATE_KEY };
         let source = DerivedRows {
             reader: self.reader.clone(),
             basis: self.basis.clone(),
@@ -176,7 +176,7 @@ impl TableProvider for DerivedTable {
             schema: schema.clone(),
             described,
         };
-        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, 1, sorted, estimate).limited(limit)))
+        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, 1, Some(order), estimate).limited(limit)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use alluvium_log::{Error, STATE_KEY};
+use alluvium_log::Error;
 use alluvium_materializer::BatchStream;
 use arrow::compute::SortOptions;
 use arrow::datatypes::SchemaRef;
@@ -104,19 +104,20 @@ impl OpenedParts {
 }
 
 impl ScanExec {
-    /// A scan in so many parts. `sorted` says that each part comes in ascending order of keys.
+    /// A scan in so many parts. `order` is the column by which each part ascends, if any.
     pub(super) fn new(
         source: Arc<dyn RowSource>,
         schema: SchemaRef,
         partitions: usize,
-        sorted: bool,
+        order: Option<&str>,
         estimate: Estimate,
     ) -> Self {
-        let key = schema.fields().iter().position(|field| field.name() == STATE_KEY);
+        let shown = order.and_then(|name| schema.column_with_name(name));
+        let column = shown.map(|(index, field)| Column::new(field.name(), index));
         let mut equivalence = EquivalenceProperties::new(schema);
-        if let Some(index) = key.filter(|_| sorted) {
+        if let Some(column) = column {
             let options = SortOptions { descending: false, nulls_first: false };
-            equivalence.add_ordering([PhysicalSortExpr::new(Arc::new(Column::new(STATE_KEY, index)), options)]);
+            equivalence.add_ordering([PhysicalSortExpr::new(Arc::new(column), options)]);
         }
         let partitions = partitions.max(1);
         let properties = PlanProperties::new(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{DataFile, KeyFilter, Result, RowFilter};
+use alluvium_log::{DataFile, KeyFilter, Result, RowFilter, STATE_KEY};
 use alluvium_materializer::BatchStream;
 use arrow::datatypes::{FieldRef, SchemaRef};
 use async_trait::async_trait;
@@ -125,7 +125,7 @@ impl TableProvider for LiveTable {
             described,
         };
         let parts = parts(session, rows);
-        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, parts, true, estimate).limited(limit)))
+        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, parts, Some(STATE_KEY), estimate).limited(limit)))
     }
 }
 

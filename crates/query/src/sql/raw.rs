@@ -148,7 +148,7 @@ impl TableProvider for RawTable {
             described,
         };
         let parts = parts(session, rows);
-        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, parts, false, estimate).limited(limit)))
+        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, parts, None, estimate).limited(limit)))
     }
 }
 

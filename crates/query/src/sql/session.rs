@@ -61,6 +61,8 @@ impl SqlSession {
             .with_target_partitions(settings.partitions());
         // Names of fields are the user's: they keep their case without quotes.
         config.options_mut().sql_parser.enable_ident_normalization = false;
+        // Few rows stay in one part, and so in their order.
+        config.options_mut().execution.use_row_number_estimates_to_optimize_partitioning = true;
         let base = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)

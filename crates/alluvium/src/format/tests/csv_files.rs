@@ -156,7 +156,8 @@ fn invalid_utf8_in_a_cell_is_refused_with_line_and_column() {
 
 #[test]
 fn the_real_flights_file_loads_whole() {
-    let path = std::path::Path::new("/work/shared/data/flights.csv.gz");
+    let root = std::path::Path::new(option_env!("CARGO_MANIFEST_DIR").unwrap_or("."));
+    let path = root.join("../../../shared/data/flights.csv.gz");
     if !path.exists() {
         return;
     }
@@ -171,7 +172,6 @@ fn the_real_flights_file_loads_whole() {
         mapping,
         ..Default::default()
     };
-    let started = std::time::Instant::now();
     let (mut rows, mut rejects, mut fields) = (0, 0, String::new());
     for chunk in super::super::ChangeReader::open(path, options).unwrap() {
         let chunk = chunk.unwrap();
@@ -182,14 +182,11 @@ fn the_real_flights_file_loads_whole() {
             chunk.rejects.iter().all(|reject| reject.reason.contains("tailnum: the key is null"))
         );
     }
-    assert_eq!((rows, rejects), (334_264, 2_512), "{:?}", started.elapsed());
+    assert_eq!((rows, rejects), (334_264, 2_512));
     assert_eq!(
         fields,
         "year BIGINT, month BIGINT, day BIGINT, dep_time BIGINT, sched_dep_time BIGINT, dep_delay BIGINT, \
          arr_time BIGINT, sched_arr_time BIGINT, arr_delay BIGINT, carrier STRING, flight BIGINT, origin STRING, \
          dest STRING, air_time BIGINT, distance BIGINT, hour BIGINT, minute BIGINT"
     );
-    if std::env::var_os("ALLUVIUM_TIMING").is_some() {
-        panic!("flights took {:?}", started.elapsed());
-    }
 }

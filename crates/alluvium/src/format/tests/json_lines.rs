@@ -186,7 +186,7 @@ fn a_predicate_over_the_records_makes_deletes_before_required_values_are_asked()
     let chunk = chunk.with_deletes(&mask).unwrap();
     assert_eq!(format_fields(chunk.fields()), "n BIGINT NOT NULL, op STRING");
     assert_eq!(
-        rows(&[chunk.clone()]),
+        rows(std::slice::from_ref(&chunk)),
         [
             r#"{"state_key":"a","op_type":"UPSERT","version":1,"event_time":null,"state_value":{"n":1,"op":"I"}}"#,
             r#"{"state_key":"a","op_type":"DELETE","version":2,"event_time":null,"state_value":null}"#,
@@ -304,4 +304,44 @@ fn a_mapping_that_contradicts_itself_is_refused() {
         refusal("{}", ReadOptions { mapping, ..Default::default() }).contains("needs a key column")
     );
     assert_eq!(parse_fields("a INT").unwrap().len(), 1);
+}
+
+#[test]
+fn rows_that_are_set_aside_add_no_field() {
+    let text = "{\"key\":\"1\",\"value\":{\"n\":1}}\n{\"key\":null,\"value\":{\"x\":1}}\n{\"key\":\"3\",\"value\":{\"y\":1,\"n\":\"z\"}}\n\
+        {\"key\":\"4\",\"value\":{\"n\":4,\"new\":true}}";
+    for schema in [super::super::ReaderSchema::Infer, fixed("n BIGINT")] {
+        let chunks = read(text, ReadOptions { schema, ..collect() }).unwrap();
+        assert_eq!(format_fields(chunks[0].fields()), "n BIGINT, new BOOLEAN");
+        let refused: Vec<u64> = chunks[0].rejects.iter().map(|reject| reject.line).collect();
+        assert_eq!(
+            (chunks[0].lines.as_slice(), refused.as_slice()),
+            ([1, 4].as_slice(), [2, 3].as_slice())
+        );
+    }
+}
+
+#[test]
+fn a_line_or_record_without_an_end_is_refused_before_it_fills_the_memory() {
+    use std::io::Read;
+    let endless = |start: &'static str| Box::new(start.as_bytes().chain(std::io::repeat(b'x')));
+    for (start, format, mapping) in [
+        ("{\"key\":\"", InputFormat::Jsonl, ChangeMapping::default()),
+        ("id,n\na,\"", InputFormat::Csv, by_key(&["id"])),
+    ] {
+        let options = ReadOptions { format: Some(format), mapping, ..Default::default() };
+        let error = ChangeReader::from_read("x", endless(start), options)
+            .unwrap()
+            .next_chunk()
+            .unwrap_err();
+        assert_eq!(error.kind(), alluvium_log::ErrorKind::LimitExceeded);
+        assert!(error.to_string().contains("longer than 64 MiB"));
+    }
+}
+
+#[test]
+fn a_reader_can_be_sent_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<ChangeReader>();
+    is_send::<super::super::ChangeChunk>();
 }

@@ -1,0 +1,116 @@
+//! Seeded events: keys, versions, times and values in the shape of an append.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
+};
+use arrow::datatypes::{DataType, Field, Fields};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::Outcome;
+
+/// Keys of the states that benches load.
+pub const KEYS: u64 = 1_000_000;
+/// 2024-01-15T00:00:00Z in microseconds; the events of a bench stay within this day.
+const FIRST_MICROS: i64 = 1_705_276_800_000_000;
+/// From one event to the next.
+const STEP_MICROS: i64 = 10_000;
+const SOURCES: [&str; 6] = ["web", "ios", "android", "api", "batch", "partner"];
+
+/// The fields of a value.
+pub fn value_fields() -> Fields {
+    Fields::from(vec![
+        Field::new("login_count", DataType::Int64, true),
+        Field::new("score", DataType::Float64, true),
+        Field::new("source", DataType::Utf8, true),
+    ])
+}
+
+/// The key with a number.
+pub fn key_text(number: u64) -> String {
+    format!("user-{number:010}")
+}
+
+/// So many different numbers below `keys`, in random order.
+pub fn distinct_keys(seed: u64, count: usize, keys: u64) -> Vec<u64> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut seen = HashSet::with_capacity(count);
+    let mut numbers = Vec::with_capacity(count);
+    while numbers.len() < count {
+        let number = rng.random_range(0..keys);
+        if seen.insert(number) {
+            numbers.push(number);
+        }
+    }
+    numbers
+}
+
+/// A stream of events whose versions and times rise.
+#[derive(Debug)]
+pub struct Events {
+    rng: StdRng,
+    next: i64,
+}
+
+impl Events {
+    /// A stream that begins with version 1.
+    pub fn seeded(seed: u64) -> Self {
+        Self { rng: StdRng::seed_from_u64(seed), next: 1 }
+    }
+
+    /// The version of the next event.
+    pub fn next_version(&self) -> i64 {
+        self.next
+    }
+
+    /// When the event with a version happens, in microseconds.
+    pub fn time_of(version: i64) -> i64 {
+        FIRST_MICROS + version * STEP_MICROS
+    }
+
+    /// One number below `keys`.
+    pub fn any_key(&mut self, keys: u64) -> u64 {
+        self.rng.random_range(0..keys)
+    }
+
+    /// Events of keys drawn uniformly.
+    pub fn random(&mut self, rows: usize, keys: u64) -> Outcome<RecordBatch> {
+        let numbers: Vec<u64> = (0..rows).map(|_| self.any_key(keys)).collect();
+        self.of_keys(&numbers)
+    }
+
+    /// Every key below `keys` once, in random order, in batches.
+    pub fn every_key(&mut self, keys: u64, batch_rows: usize) -> Outcome<Vec<RecordBatch>> {
+        use rand::seq::SliceRandom;
+        let mut numbers: Vec<u64> = (0..keys).collect();
+        numbers.shuffle(&mut self.rng);
+        numbers.chunks(batch_rows).map(|chunk| self.of_keys(chunk)).collect()
+    }
+
+    /// One event of each of these keys.
+    pub fn of_keys(&mut self, numbers: &[u64]) -> Outcome<RecordBatch> {
+        let first = self.next;
+        self.next += i64::try_from(numbers.len())?;
+        let versions: Vec<i64> = (first..self.next).collect();
+        let times: Vec<i64> = versions.iter().map(|&version| Self::time_of(version)).collect();
+        let keys = StringArray::from_iter_values(numbers.iter().map(|&number| key_text(number)));
+        let operations = StringArray::from_iter_values(std::iter::repeat_n("UPSERT", numbers.len()));
+        let counts: Int64Array = numbers.iter().map(|_| Some(self.rng.random_range(0..10_000_i64))).collect();
+        let scores: Float64Array = numbers.iter().map(|_| Some(self.rng.random::<f64>())).collect();
+        let sources = StringArray::from_iter_values(
+            numbers.iter().map(|_| SOURCES[self.rng.random_range(0..SOURCES.len())]),
+        );
+        let columns: Vec<ArrayRef> = vec![Arc::new(counts), Arc::new(scores), Arc::new(sources)];
+        let value = StructArray::try_new(value_fields(), columns, None)?;
+        Ok(RecordBatch::try_from_iter_with_nullable([
+            ("state_key", Arc::new(keys) as ArrayRef, false),
+            ("version", Arc::new(Int64Array::from(versions)), false),
+            ("event_time", Arc::new(TimestampMicrosecondArray::from(times).with_timezone("UTC")), false),
+            ("op_type", Arc::new(operations), false),
+            ("state_value", Arc::new(value), true),
+        ])?)
+    }
+}

@@ -1,0 +1,129 @@
+//! Where a bench works: a folder of its own below `target/`, our store in it, and the files of a table.
+
+use std::path::{Path, PathBuf};
+
+use alluvium::{OrderBy, RawState, StateSettings, Store};
+use alluvium_materializer::BatchStream;
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use tempfile::TempDir;
+
+use crate::Outcome;
+use crate::data::value_fields;
+
+/// The name of the state that benches use.
+pub const STATE: &str = "user_status";
+
+/// A folder that is removed when the bench ends.
+#[derive(Debug)]
+pub struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    /// A new folder below another one.
+    pub fn below(parent: &Path, bench: &str) -> Outcome<Self> {
+        std::fs::create_dir_all(parent)?;
+        let folder = tempfile::Builder::new().prefix(&format!("bench-{bench}-")).tempdir_in(parent)?;
+        Ok(Self { folder })
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A new store in it, with one state. Durable, as by default.
+    pub async fn new_state(&self, name: &str, order_by: OrderBy) -> Outcome<(Store, RawState)> {
+        let store = Store::open(&self.path(name).display().to_string()).await?;
+        let settings = StateSettings { order_by, ..StateSettings::default() };
+        let (state, _) = store.create_state(STATE, &value_fields(), settings).await?;
+        Ok((store, state))
+    }
+
+    /// The store's state, opened anew as another process would.
+    pub async fn reopen(&self, name: &str) -> Outcome<(Store, RawState)> {
+        open_state(&self.path(name)).await
+    }
+
+    /// The folder of the log table of a store's state.
+    pub fn log(&self, store: &str) -> PathBuf {
+        self.path(store).join(STATE).join("log")
+    }
+
+    /// The folder of the snapshot table of a store's state.
+    pub fn snapshot(&self, store: &str) -> PathBuf {
+        self.path(store).join(STATE).join("snapshot")
+    }
+
+    /// A new state that holds these batches, materialized.
+    pub async fn loaded_state(
+        &self,
+        name: &str,
+        order_by: OrderBy,
+        batches: &[RecordBatch],
+    ) -> Outcome<(Store, RawState)> {
+        let (store, state) = self.new_state(name, order_by).await?;
+        for batch in batches {
+            state.append(batch).await?;
+        }
+        state.materialize(false).await?;
+        store.close().await;
+        Ok((store, state))
+    }
+}
+
+/// Opens the store in a folder, and its state.
+pub async fn open_state(folder: &Path) -> Outcome<(Store, RawState)> {
+    let store = Store::open(&folder.display().to_string()).await?;
+    let state = store.raw_state(STATE).await?;
+    Ok((store, state))
+}
+
+/// The Parquet files below a table's folder, its log apart.
+pub fn data_files(table: &Path) -> Outcome<Vec<String>> {
+    let mut files = Vec::new();
+    for partition in std::fs::read_dir(table)? {
+        let partition = partition?.path();
+        if !partition.is_dir() || partition.ends_with("_delta_log") {
+            continue;
+        }
+        for file in std::fs::read_dir(partition)? {
+            let file = file?.path();
+            if file.extension().is_some_and(|extension| extension == "parquet") {
+                files.push(file.display().to_string());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The most memory that this process has held, in bytes.
+pub fn peak_rss_bytes() -> Outcome<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).ok_or("no VmHWM")?;
+    let kib: u64 = line.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
+    Ok(kib * 1024)
+}
+
+/// Reads streams to their ends at the same time, and counts their rows.
+pub async fn drain(streams: Vec<BatchStream>) -> Outcome<usize> {
+    let tasks: Vec<_> = streams
+        .into_iter()
+        .map(|mut stream| {
+            tokio::spawn(async move {
+                let mut rows = 0;
+                while let Some(batch) = stream.try_next().await? {
+                    rows += batch.num_rows();
+                }
+                Ok::<_, alluvium::Error>(rows)
+            })
+        })
+        .collect();
+    let mut rows = 0;
+    for task in tasks {
+        rows += task.await??;
+    }
+    Ok(rows)
+}

@@ -1,0 +1,100 @@
+//! The scan of the newest state, all columns, with and without a tail, against a plain scan of the snapshot's files.
+
+use alluvium::{KeyFilter, OrderBy, Point, RawState, Store};
+use alluvium_benches::{
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain, parquet_session,
+    timed,
+};
+use alluvium_materializer::whole_value;
+use futures::TryStreamExt;
+
+use crate::Setup;
+
+pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
+    let figures = Figures::of("scan");
+    let place = setup.place("scan")?;
+    let mut events = Events::seeded(5);
+    let all = events.every_key(KEYS, 100_000)?;
+    let (store, state) = place.loaded_state("store", OrderBy::Version, &all).await?;
+    let plain = parquet_session("snapshot", data_files(&place.snapshot("store"))?).await?;
+    let rounds = setup.pick(15, 7);
+    let mut none = Rounds::default();
+    none.measure(&store, &state, &plain, rounds).await?;
+    none.print(&figures, "no tail", 1.0);
+    let tail = distinct_keys(7, (KEYS / 100) as usize, KEYS);
+    state.append(&events.of_keys(&tail)?).await?;
+    let (first, took) = timed(scan(&state)).await;
+    if first? != KEYS as usize {
+        return Err("a scan lost rows".into());
+    }
+    figures.line("alluvium", "first scan after a tail of 1%", took.as_secs_f64() * 1e3, "ms", 1);
+    let mut with_tail = Rounds::default();
+    with_tail.measure(&store, &state, &plain, rounds).await?;
+    with_tail.print(&figures, "tail of 1%", 1.0 / 1.2);
+    state.materialize(false).await?;
+    let mut with_run = Rounds::default();
+    with_run.measure(&store, &state, &plain, rounds).await?;
+    with_run.print(&figures, "run of 1% in the snapshot", 1.0 / 1.2);
+    store.close().await;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Rounds {
+    ours: Samples,
+    sql: Samples,
+    plain: Samples,
+}
+
+impl Rounds {
+    async fn measure(
+        &mut self,
+        store: &Store,
+        state: &RawState,
+        plain: &datafusion::prelude::SessionContext,
+        rounds: usize,
+    ) -> Outcome<()> {
+        for _ in 0..rounds {
+            let (rows, took) = timed(scan(state)).await;
+            self.ours.push(took);
+            let (sql_rows, took) = timed(scan_by_sql(store)).await;
+            self.sql.push(took);
+            let (plain_rows, took) = timed(count_rows(plain, "SELECT * FROM snapshot")).await;
+            self.plain.push(took);
+            let counts = (rows?, sql_rows?, plain_rows?);
+            if counts.0 != counts.1 || counts.0 != counts.2 {
+                return Err(format!("the scans differ: {counts:?}").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, figures: &Figures, name: &str, wanted: f64) {
+        figures.duration("alluvium", &format!("scan, {name}"), &self.ours);
+        figures.duration("alluvium", &format!("SQL, {name}"), &self.sql);
+        figures.duration("datafusion", &format!("snapshot files alone, {name}"), &self.plain);
+        figures.times("datafusion", &format!("scan, {name}"), &self.plain, &self.ours, wanted);
+        figures.times("datafusion", &format!("SQL, {name}"), &self.plain, &self.sql, wanted);
+    }
+}
+
+async fn scan(state: &RawState) -> Outcome<usize> {
+    let reader = state.reader();
+    let basis = reader.basis().await?;
+    let payload = whole_value(basis.definition());
+    let streams = reader.scan(&basis, Point::LATEST, KeyFilter::All, payload, cores()).await?;
+    drain(streams).await
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+async fn scan_by_sql(store: &Store) -> Outcome<usize> {
+    let mut rows = store.sql(&format!("SELECT * FROM {}", alluvium_benches::STATE)).await?;
+    let mut count = 0;
+    while let Some(batch) = rows.try_next().await? {
+        count += batch.num_rows();
+    }
+    Ok(count)
+}

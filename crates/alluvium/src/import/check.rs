@@ -1,0 +1,122 @@
+//! The rules of the log, row by row: so that a bad row is named by its line, and can be set aside alone.
+
+use alluvium_log::{
+    DELETE, EVENT_TIME, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result,
+    STATE_VALUE, StateDefinition, VERSION,
+};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::TimestampMicrosecondType;
+
+use crate::format::{ChangeChunk, Fault, format_timestamp};
+
+/// Refuses the rows of a chunk that the state's log would refuse.
+///
+/// # Errors
+/// A row is bad, and bad rows stop the read.
+pub(super) fn check_rows(
+    chunk: &mut ChangeChunk,
+    definition: &StateDefinition,
+    now_micros: i64,
+) -> Result<()> {
+    let rules = Rules::new(&chunk.changes, definition, now_micros)?;
+    let bad: Vec<(usize, Fault)> =
+        (0..chunk.len()).filter_map(|row| rules.fault(row).map(|fault| (row, fault))).collect();
+    chunk.drop_bad(bad)
+}
+
+struct Rules {
+    ops: ArrayRef,
+    versions: ArrayRef,
+    times: ArrayRef,
+    values: ArrayRef,
+    order_by: OrderBy,
+    max_future_ms: i64,
+    latest: i64,
+}
+
+impl Rules {
+    fn new(changes: &RecordBatch, definition: &StateDefinition, now_micros: i64) -> Result<Self> {
+        let column = |name: &str| {
+            changes
+                .column_by_name(name)
+                .cloned()
+                .ok_or_else(|| Error::internal(format!("changes without the column {name}")))
+        };
+        let latest = now_micros
+            .saturating_add(definition.max_future_ms.saturating_mul(1_000))
+            .min(MAX_EVENT_TIME);
+        Ok(Self {
+            ops: column(OP_TYPE)?,
+            versions: column(VERSION)?,
+            times: column(EVENT_TIME)?,
+            values: column(STATE_VALUE)?,
+            order_by: definition.order_by,
+            max_future_ms: definition.max_future_ms,
+            latest,
+        })
+    }
+
+    fn fault(&self, row: usize) -> Option<Fault> {
+        self.time_fault(row).or_else(|| self.value_fault(row))
+    }
+
+    fn time_fault(&self, row: usize) -> Option<Fault> {
+        if self.times.is_null(row) {
+            let is_orphan = self.order_by == OrderBy::EventTime && self.versions.is_valid(row);
+            return is_orphan.then(|| {
+                Fault::new(
+                    "it has a version but no event time, and the state is ordered by event time; \
+                     give its event time, or leave the version out too to use the time of arrival",
+                )
+                .in_field(EVENT_TIME)
+            });
+        }
+        let time = self.times.as_primitive::<TimestampMicrosecondType>().value(row);
+        if (MIN_EVENT_TIME..=self.latest).contains(&time) {
+            return None;
+        }
+        let why = if (MIN_EVENT_TIME..=MAX_EVENT_TIME).contains(&time) {
+            format!(
+                "it is later than now plus {} ms, and would win over every later change; correct the time",
+                self.max_future_ms
+            )
+        } else {
+            "it lies outside of the years 0001 to 9999; correct the time".to_owned()
+        };
+        Some(Fault::new(format!("{}: {why}", format_timestamp(time))).in_field(EVENT_TIME))
+    }
+
+    fn value_fault(&self, row: usize) -> Option<Fault> {
+        let is_delete = self.ops.as_string::<i32>().value(row) == DELETE;
+        match (is_delete, self.values.is_valid(row)) {
+            (true, true) => {
+                Some(Fault::new("a DELETE has a value; leave the value out").in_field(STATE_VALUE))
+            }
+            (false, false) => Some(
+                Fault::new("an UPSERT has no value; give a value, or write a DELETE")
+                    .in_field(STATE_VALUE),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Passes over the lines up to `line`, the bad ones among them too.
+pub(super) fn skip_lines(chunk: &mut ChangeChunk, line: u64) -> Result<()> {
+    chunk.rejects.retain(|reject| reject.line > line);
+    if chunk.first_line().is_none_or(|first| first > line) {
+        return Ok(());
+    }
+    let wanted: BooleanArray = chunk.lines.iter().map(|at| Some(*at > line)).collect();
+    chunk.changes = filter_record_batch(&chunk.changes, &wanted)?;
+    chunk.lines.retain(|at| *at > line);
+    Ok(())
+}
+
+/// How many of the changes are deletes.
+pub(super) fn count_deletes(changes: &RecordBatch) -> u64 {
+    changes.column_by_name(OP_TYPE).map_or(0, |column| {
+        column.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count() as u64
+    })
+}

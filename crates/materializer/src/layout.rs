@@ -1,0 +1,35 @@
+//! How a snapshot is laid out: when it has runs, and how large its files are. The answers never depend on it.
+
+use alluvium_log::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::files::FILE_ROWS;
+use crate::materialize::{LOOKUP_ROWS, SMALL_STATE_ROWS};
+
+/// How a materialization lays out the snapshot. The defaults suit states of any size; tests make them small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LayoutSettings {
+    /// A state with no more rows than this is kept as base only: [`SMALL_STATE_ROWS`].
+    pub small_state_rows: u64,
+    /// Rows of one snapshot file at most: [`FILE_ROWS`]. Fewer make smaller merges and more files.
+    pub file_rows: usize,
+    /// Changes up to this many are checked against the snapshot before anything is written: [`LOOKUP_ROWS`].
+    pub lookup_rows: u64,
+}
+
+impl Default for LayoutSettings {
+    fn default() -> Self {
+        Self { small_state_rows: SMALL_STATE_ROWS, file_rows: FILE_ROWS, lookup_rows: LOOKUP_ROWS }
+    }
+}
+
+impl LayoutSettings {
+    /// Refuses settings with which nothing can be written.
+    pub fn validate(&self) -> Result<()> {
+        if self.file_rows == 0 {
+            return Err(Error::invalid("file_rows is 0: a snapshot file holds at least one row"));
+        }
+        Ok(())
+    }
+}

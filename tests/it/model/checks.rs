@@ -1,0 +1,229 @@
+//! Comparing every kind of read with the model, at points drawn at random.
+
+use alluvium::{Basis, Lookup, Point, RawState};
+use alluvium_log::KeyFilter;
+use alluvium_materializer::whole_value;
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use futures::TryStreamExt;
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::ledger::{Difference, Row};
+use super::run::World;
+use crate::support::rows::{flags, seen, values};
+
+/// A few reads by some handle.
+pub(crate) async fn some(world: &mut World) {
+    let handle = world.rng.random_range(0..world.handles.len());
+    let (state, basis) = pin(world, handle).await;
+    let point = world.pools.point(&mut world.rng, world.newest);
+    get(world, &state, &basis, point).await;
+    match world.rng.random_range(0..4) {
+        0 => scan(world, &state, &basis, point).await,
+        1 => history(world, &state, &basis, point).await,
+        2 => diff(world, &state, &basis, point).await,
+        _ => changes(world, &state, &basis).await,
+    }
+}
+
+/// Every kind of read by every handle, and the latest state by all of them.
+pub(crate) async fn everything(world: &mut World) {
+    sound(world).await;
+    for handle in 0..world.handles.len() {
+        let (state, basis) = pin(world, handle).await;
+        let points = (0..3).map(|_| world.pools.point(&mut world.rng, world.newest));
+        for point in points.chain([Point::LATEST]).collect::<Vec<_>>() {
+            get(world, &state, &basis, point).await;
+            scan(world, &state, &basis, point).await;
+            history(world, &state, &basis, point).await;
+            diff(world, &state, &basis, point).await;
+            changes(world, &state, &basis).await;
+        }
+    }
+}
+
+/// The snapshot is the fold of the log up to its commit.
+pub(crate) async fn sound(world: &mut World) {
+    let handle = world.rng.random_range(0..world.handles.len());
+    let report = world.handles[handle].verify().await.unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    let winners = world.ledger.fold(Point::at_commit(report.log_commit));
+    assert_eq!(report.keys, winners.len() as u64);
+    assert_eq!(report.live_keys, winners.values().filter(|row| row.value.is_some()).count() as u64);
+    if let Some(live) = world.handles[handle].snapshot().state().live_keys() {
+        assert_eq!(live, report.live_keys);
+    }
+}
+
+async fn pin(world: &World, handle: usize) -> (RawState, Basis) {
+    let state = world.handles[handle].clone();
+    let basis = state.reader().basis().await.unwrap();
+    assert_eq!(basis.commit(), world.newest);
+    (state, basis)
+}
+
+async fn get(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
+    let mut keys: Vec<String> = (0..6).map(|_| world.pools.key(&mut world.rng)).collect();
+    keys.insert(2, "no such key".to_owned());
+    let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let found = state.reader().multi_get(basis, point, &wanted).await.unwrap();
+    assert_eq!(found.len(), keys.len());
+    let winners = world.ledger.fold(point);
+    for (key, lookup) in wanted.iter().zip(&found) {
+        check_lookup(world, winners.get(key).copied(), lookup, key, point);
+    }
+    let single = state.reader().get(basis, point, wanted[0]).await.unwrap();
+    check_lookup(world, winners.get(wanted[0]).copied(), &single, wanted[0], point);
+}
+
+fn check_lookup(world: &World, winner: Option<&Row>, lookup: &Lookup, key: &str, point: Point) {
+    let row = match (winner, lookup) {
+        (None, Lookup::Absent) => return,
+        (Some(winner), Lookup::Deleted(row)) if winner.value.is_none() => row,
+        (Some(winner), Lookup::Found(row)) if winner.value.is_some() => row,
+        (winner, lookup) => panic!("{key:?} at {point}: the model has {winner:?}, the store {lookup:?}"),
+    };
+    let seen = seen(row);
+    assert_eq!(seen.len(), 1);
+    let winner = winner.unwrap();
+    assert!(world.ledger.is_row(winner, &seen[0]), "{key:?} at {point}: the model has {winner:?}, the store {seen:?}");
+}
+
+/// Some keys: all, a prefix, a range (which may be empty), or a list.
+fn some_keys(world: &mut World) -> KeyFilter {
+    let rng = &mut world.rng;
+    match rng.random_range(0..6) {
+        0 => KeyFilter::prefix(["a", "a/", "b", "é", "long", "", "\u{10ffff}", "zz"].choose(rng).unwrap()),
+        1 => KeyFilter::Range { from: Some(world.pools.key(rng)), to: Some(world.pools.key(rng)) },
+        2 => KeyFilter::Range { from: Some(world.pools.key(rng)), to: None },
+        3 => KeyFilter::Range { from: None, to: Some(world.pools.key(rng)) },
+        4 => KeyFilter::keys((0..5).map(|_| world.pools.key(rng)).collect::<Vec<_>>()),
+        _ => KeyFilter::All,
+    }
+}
+
+async fn scan(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
+    let keys = some_keys(world);
+    let partitions = *[1, 3].choose(&mut world.rng).unwrap();
+    let payload = whole_value(basis.definition());
+    let streams = state.reader().scan(basis, point, keys.clone(), payload, partitions).await.unwrap();
+    assert!((1..=partitions).contains(&streams.len()));
+    let mut rows = Vec::new();
+    for stream in streams {
+        let batches: Vec<RecordBatch> = stream.try_collect().await.unwrap();
+        rows.extend(batches.iter().flat_map(seen));
+    }
+    let winners = world.ledger.fold(point);
+    let expected: Vec<&Row> =
+        winners.into_values().filter(|row| row.value.is_some() && keys.matches(&row.key)).collect();
+    let read: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
+    let wanted: Vec<&str> = expected.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(read, wanted, "the keys of a scan of {keys:?} at {point} in {partitions} partitions");
+    for (row, seen) in expected.iter().zip(&rows) {
+        assert!(world.ledger.is_row(row, seen), "scan at {point}: the model has {row:?}, the store {seen:?}");
+    }
+    let bare = state.reader().scan(basis, point, keys, Vec::new(), 1).await.unwrap().pop().unwrap();
+    let bare: Vec<RecordBatch> = bare.try_collect().await.unwrap();
+    assert_eq!(bare.iter().map(RecordBatch::num_rows).sum::<usize>(), rows.len(), "a scan without values");
+}
+
+async fn history(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
+    let keys = some_keys(world);
+    let batches: Vec<RecordBatch> =
+        state.reader().history_rows(basis, keys.clone(), point).await.unwrap().try_collect().await.unwrap();
+    let expected = world.ledger.history(point, |key| keys.matches(key));
+    let read: Vec<_> = batches.iter().flat_map(provenance).collect();
+    assert_eq!(read.len(), expected.len(), "rows of the history of {keys:?} at {point}");
+    for ((row, late), (seen, is_late)) in expected.iter().zip(&read) {
+        check_row(row, seen);
+        assert_eq!(*is_late, Some(*late), "is_late of {row:?} at {point}");
+    }
+}
+
+async fn changes(world: &mut World, state: &RawState, basis: &Basis) {
+    let after = world.rng.random_range(0..=world.newest);
+    let batches: Vec<RecordBatch> =
+        state.reader().changes_rows(basis, after).await.unwrap().try_collect().await.unwrap();
+    let expected = world.ledger.changes(after);
+    let read: Vec<_> = batches.iter().flat_map(provenance).collect();
+    assert_eq!(read.len(), expected.len(), "rows of the changes after {after}");
+    for (row, (seen, is_late)) in expected.iter().zip(&read) {
+        check_row(row, seen);
+        assert_eq!(*is_late, None);
+    }
+}
+
+fn check_row(row: &Row, seen: &Row) {
+    let seen = Row { seq: row.seq, ..seen.clone() };
+    assert_eq!(*row, seen);
+}
+
+/// Rows of a history, as the model has them, and whether each is late.
+fn provenance(batch: &RecordBatch) -> Vec<(Row, Option<bool>)> {
+    let named = |name: &str| batch.column_by_name(name).unwrap();
+    let apps = named("app_id").as_string::<i32>();
+    let epochs = named("epoch").as_primitive::<Int64Type>();
+    let late = flags(named("is_late"));
+    seen(batch)
+        .into_iter()
+        .enumerate()
+        .map(|(index, seen)| {
+            let epoch = apps.is_valid(index).then(|| (apps.value(index).to_owned(), epochs.value(index)));
+            let row = Row {
+                key: seen.key,
+                version: seen.version,
+                event_time: seen.event_time,
+                value: seen.value,
+                commit: seen.commit,
+                seq: 0,
+                epoch,
+            };
+            (row, late[index])
+        })
+        .collect()
+}
+
+async fn diff(world: &mut World, state: &RawState, basis: &Basis, from: Point) {
+    let mut to = world.pools.point(&mut world.rng, world.newest);
+    if world.rng.random_bool(0.5) {
+        // Points that differ by commit only are answered by another path.
+        to = Point { commit: to.commit, ..from };
+    }
+    let keys = some_keys(world);
+    let batches: Vec<RecordBatch> =
+        state.reader().diff_rows(basis, from, to, keys.clone()).await.unwrap().try_collect().await.unwrap();
+    let read: Vec<Difference> = batches.iter().flat_map(differences).collect();
+    let mut expected = world.ledger.diff(from, to);
+    expected.retain(|difference| keys.matches(&difference.key));
+    assert_eq!(read, expected, "the difference of {from} and {to} in {keys:?}");
+    let (before, after) = (world.ledger.fold(from), world.ledger.fold(to));
+    let orders = batches.iter().flat_map(|batch| {
+        let versions = batch.column_by_name("version").unwrap().as_primitive::<Int64Type>();
+        let times = batch.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
+        (0..batch.num_rows()).map(|row| (versions.value(row), times.value(row))).collect::<Vec<_>>()
+    });
+    for (difference, order) in expected.iter().zip(orders) {
+        let side = if difference.after.is_some() { &after } else { &before };
+        let row = side[difference.key.as_str()];
+        assert_eq!((row.version, row.event_time), order, "{difference:?}");
+    }
+}
+
+fn differences(batch: &RecordBatch) -> Vec<Difference> {
+    let named = |name: &str| batch.column_by_name(name).unwrap();
+    let keys = named("state_key").as_string::<i32>();
+    let kinds = named("change").as_string::<i32>();
+    let (before, after) = (values(named("before")), values(named("after")));
+    before
+        .into_iter()
+        .zip(after)
+        .enumerate()
+        .map(|(row, (before, after))| Difference {
+            key: keys.value(row).to_owned(),
+            change: ["inserted", "updated", "deleted"].into_iter().find(|kind| *kind == kinds.value(row)).unwrap(),
+            before,
+            after,
+        })
+        .collect()
+}

@@ -1,0 +1,1 @@
+//! Finds of the random sequences, each as a small test of its own.

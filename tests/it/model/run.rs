@@ -1,0 +1,264 @@
+//! Doing a sequence of steps to store and model alike.
+
+use alluvium::{EpochOutcome, ErrorKind, RawState, Store, StoreSettings};
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::checks;
+use super::ledger::Ledger;
+use super::plan::{APPS, HANDLES, Kind, Pools, Step, handle_settings, step};
+use crate::support::delta;
+use crate::support::rows::{Change, Shape, batch, fields};
+use crate::support::stores::{Home, ordered_by};
+
+/// The state of all sequences.
+pub(crate) const STATE: &str = "things";
+
+/// What the model knows of an application that sends epochs.
+#[derive(Debug, Default, Clone)]
+struct App {
+    last: Option<i64>,
+    owner: i64,
+    owned: [Option<i64>; HANDLES],
+}
+
+/// A store, its model, and everything that is drawn at random.
+pub(crate) struct World {
+    pub(crate) home: Home,
+    pub(crate) handles: Vec<RawState>,
+    pub(crate) settings: Vec<StoreSettings>,
+    pub(crate) ledger: Ledger,
+    pub(crate) pools: Pools,
+    pub(crate) rng: StdRng,
+    /// The newest commit of the log.
+    pub(crate) newest: i64,
+    kind: Kind,
+    shape: Shape,
+    apps: [App; APPS],
+    has_foreign_rows: bool,
+    given: Vec<Change>,
+}
+
+/// Tells how to replay a sequence that failed.
+struct Replay {
+    seed: u64,
+    steps: u64,
+    done: Vec<Step>,
+}
+
+impl Drop for Replay {
+    #[allow(clippy::print_stderr)]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let steps = self.done.len().max(1) as u64;
+            let last = &self.done[self.done.len().saturating_sub(12)..];
+            eprintln!("the last steps: {last:?}");
+            eprintln!("replay with ALLUVIUM_SEED={} ALLUVIUM_STEPS={}", self.seed, steps.min(self.steps));
+        }
+    }
+}
+
+/// Runs one sequence.
+pub(crate) async fn sequence(kind: Kind, seed: u64, steps: u64) {
+    let mut replay = Replay { seed, steps, done: Vec::new() };
+    let mut world = World::new(kind, seed).await;
+    for _ in 0..steps {
+        let next = step(&mut world.rng, kind);
+        replay.done.push(next);
+        world.take(next).await;
+        checks::some(&mut world).await;
+    }
+    let last = Step::Materialize { handle: 0, rebuild: false };
+    replay.done.push(last);
+    world.take(last).await;
+    checks::everything(&mut world).await;
+    world.take(Step::Materialize { handle: 1, rebuild: true }).await;
+    checks::everything(&mut world).await;
+}
+
+async fn open(home: &Home, settings: &StoreSettings) -> (Store, RawState) {
+    let store = home.open_with(settings.clone()).await;
+    let state = store.raw_state(STATE).await.unwrap();
+    (store, state)
+}
+
+impl World {
+    pub(crate) async fn new(kind: Kind, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let home = Home::new();
+        let creator = home.open().await;
+        creator.create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by)).await.unwrap();
+        let pools = Pools::new(&mut rng);
+        let (mut handles, mut all_settings) = (Vec::new(), Vec::new());
+        for _ in 0..HANDLES {
+            let settings = handle_settings(&mut rng, kind);
+            handles.push(open(&home, &settings).await.1);
+            all_settings.push(settings);
+        }
+        Self {
+            home,
+            handles,
+            settings: all_settings,
+            ledger: Ledger::new(kind.order_by),
+            pools,
+            rng,
+            newest: 0,
+            kind,
+            shape: Shape::default(),
+            apps: Default::default(),
+            has_foreign_rows: false,
+            given: Vec::new(),
+        }
+    }
+
+    /// A shape that the state knows by now, or less.
+    fn known_shape(&mut self) -> Shape {
+        Shape { grown: self.shape.grown && self.rng.random_bool(0.7), b: self.shape.b && self.rng.random_bool(0.7) }
+    }
+
+    fn draw(&mut self, shape: Shape) -> Vec<Change> {
+        let changes = self.pools.changes(&mut self.rng, shape, &self.given);
+        self.given.extend(changes.iter().take(20).cloned());
+        changes
+    }
+
+    pub(crate) async fn take(&mut self, step: Step) {
+        match step {
+            Step::Append { handle } => {
+                let shape = self.known_shape();
+                self.append(handle, shape).await;
+            }
+            Step::Grow => {
+                match self.rng.random_bool(0.5) {
+                    true => self.shape.grown = true,
+                    false => self.shape.b = true,
+                }
+                let handle = self.rng.random_range(0..HANDLES);
+                self.append(handle, self.shape).await;
+            }
+            Step::Together => self.together().await,
+            Step::Epoch { handle, app, repeat, parts } => self.epoch(handle, app, repeat, parts).await,
+            Step::Materialize { handle, rebuild } => {
+                let report = self.handles[handle].materialize(rebuild).await.unwrap();
+                assert_eq!(report.to_commit, self.newest, "{report:?}");
+                checks::sound(self).await;
+            }
+            Step::Checkpoint { handle, snapshot } => self.checkpoint(handle, snapshot).await,
+            Step::Reopen { handle } => {
+                self.settings[handle] = handle_settings(&mut self.rng, self.kind);
+                self.handles[handle] = open(&self.home, &self.settings[handle]).await.1;
+                self.apps.iter_mut().for_each(|app| app.owned[handle] = None);
+            }
+            Step::Optimize => {
+                let target = *[2_000, 20_000, 1 << 30].choose(&mut self.rng).unwrap();
+                let made = delta::optimize(&self.home.table(STATE, "log"), target).await;
+                self.newest += i64::from(made);
+            }
+            Step::ForeignAppend => self.foreign_append().await,
+        }
+    }
+
+    async fn append(&mut self, handle: usize, shape: Shape) {
+        let changes = self.draw(shape);
+        let receipt = self.handles[handle].append(&batch(&changes, shape)).await.unwrap();
+        self.newest += 1;
+        assert_eq!((receipt.commit, receipt.rows), (self.newest, changes.len() as u64));
+        assert_eq!(receipt.first_version, changes[0].version);
+        assert_eq!(receipt.last_version, changes[changes.len() - 1].version);
+        self.ledger.add(receipt.commit, &changes, None);
+    }
+
+    /// Appends of all handles at once, two of them by one handle, while another one materializes.
+    async fn together(&mut self) {
+        let mut parts = Vec::new();
+        for handle in [0, 1, 2, 0] {
+            let shape = self.known_shape();
+            let changes = self.draw(shape);
+            parts.push((handle, batch(&changes, shape), changes));
+        }
+        let appends = join_all(parts.iter().map(|(handle, batch, _)| self.handles[*handle].append(batch)));
+        let materializes = self.rng.random_bool(0.5);
+        let materialize = async {
+            if materializes {
+                self.handles[1].materialize(false).await.unwrap();
+            }
+        };
+        let (receipts, ()) = futures::join!(appends, materialize);
+        let before = self.newest;
+        let mut commits = std::collections::BTreeSet::new();
+        for (receipt, (_, _, changes)) in receipts.into_iter().zip(&parts) {
+            let receipt = receipt.unwrap();
+            commits.insert(receipt.commit);
+            self.ledger.add(receipt.commit, changes, None);
+        }
+        self.newest = *commits.last().unwrap();
+        let expected: Vec<i64> = (before + 1..=self.newest).collect();
+        assert_eq!(commits.into_iter().collect::<Vec<_>>(), expected, "commits without a gap");
+    }
+
+    async fn epoch(&mut self, handle: usize, app: usize, repeat: bool, parts: usize) {
+        let last = self.apps[app].last;
+        let number = match (repeat, last) {
+            (true, Some(last)) => self.rng.random_range(0..=last),
+            _ => last.unwrap_or(-1) + self.rng.random_range(1..3),
+        };
+        let app_id = format!("app/{app}");
+        let mut epoch = self.handles[handle].epoch(&app_id, number).unwrap();
+        let mut rows = Vec::new();
+        for _ in 0..parts {
+            let shape = self.known_shape();
+            let changes = self.draw(shape);
+            epoch.stage(&batch(&changes, shape)).await.unwrap();
+            rows.extend(changes);
+        }
+        let outcome = epoch.commit().await;
+        let known = &mut self.apps[app];
+        if let Some(last) = last.filter(|last| *last >= number) {
+            assert_eq!(outcome.unwrap(), EpochOutcome::AlreadyApplied { last });
+            return;
+        }
+        let generation = known.owned[handle].unwrap_or(known.owner + 1);
+        if known.owner > generation {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Fenced);
+            return;
+        }
+        let EpochOutcome::Committed(receipt) = outcome.unwrap() else { panic!("epoch {number} was not applied") };
+        known.owner = generation;
+        known.owned[handle] = Some(generation);
+        known.last = Some(number);
+        self.newest += 1;
+        assert_eq!((receipt.commit, receipt.rows), (self.newest, rows.len() as u64));
+        self.ledger.add(receipt.commit, &rows, Some((app_id, number)));
+    }
+
+    async fn checkpoint(&mut self, handle: usize, snapshot: bool) {
+        let state = &self.handles[handle];
+        if !snapshot {
+            state.log().refresh().await.unwrap();
+            assert!(state.log().table().checkpoint().await.unwrap());
+            return;
+        }
+        let snapshot = state.snapshot().refresh().await.unwrap();
+        if let Some((table, _)) = snapshot.table() {
+            assert!(table.checkpoint().await.unwrap());
+        }
+    }
+
+    /// Rows of another engine, without any bookkeeping. Once in a sequence: two such commits in one file of an `OPTIMIZE`
+    /// can't be told apart any more.
+    async fn foreign_append(&mut self) {
+        if std::mem::replace(&mut self.has_foreign_rows, true) {
+            return;
+        }
+        let mut changes = self.draw(Shape::default());
+        let mut seen = std::collections::HashSet::new();
+        changes.retain(|change| {
+            seen.insert((change.key.clone(), change.version, change.event_time, change.value.is_none()))
+        });
+        delta::append(&self.home.table(STATE, "log"), &batch(&changes, Shape::default())).await;
+        self.newest += 1;
+        self.ledger.add(self.newest, &changes, None);
+    }
+}

@@ -1,0 +1,69 @@
+//! Another Delta engine on our tables: delta-rs, as a plain reader, appender and optimizer.
+
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{AsArray, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Schema, TimestampMicrosecondType};
+use datafusion::prelude::SessionContext;
+use deltalake_core::DeltaTable;
+use deltalake_core::delta_datafusion::create_session;
+use futures::TryStreamExt;
+
+/// Opens a table by the URL of its folder.
+pub(crate) async fn open(folder: &Path) -> DeltaTable {
+    let url = url::Url::from_directory_path(folder.canonicalize().unwrap()).unwrap();
+    deltalake_core::open_table(url).await.unwrap()
+}
+
+/// Opens a table as of one of its versions.
+pub(crate) async fn open_at(folder: &Path, version: i64) -> DeltaTable {
+    let url = url::Url::from_directory_path(folder.canonicalize().unwrap()).unwrap();
+    deltalake_core::open_table_with_version(url, u64::try_from(version).unwrap()).await.unwrap()
+}
+
+/// Bin-packs the small files of a table by delta-rs; true when that made a commit.
+pub(crate) async fn optimize(folder: &Path, target_bytes: u64) -> bool {
+    let table = open(folder).await;
+    let before = table.version();
+    let target = NonZeroU64::new(target_bytes).unwrap();
+    let (table, _) = table.optimize().with_target_size(target).with_max_concurrent_tasks(1).await.unwrap();
+    table.version() != before
+}
+
+/// Appends changes (as of `Log::append`, complete) by delta-rs: the bookkeeping columns stay null.
+pub(crate) async fn append(folder: &Path, changes: &RecordBatch) {
+    let table = open(folder).await;
+    let times = changes.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
+    let days: StringArray = times
+        .values()
+        .iter()
+        .map(|&time| chrono::DateTime::from_timestamp_micros(time).map(|time| time.format("%Y-%m-%d").to_string()))
+        .collect();
+    let mut fields: Vec<_> = changes.schema().fields().iter().cloned().collect();
+    fields.push(Arc::new(arrow::datatypes::Field::new("dt", DataType::Utf8, true)));
+    let mut columns = changes.columns().to_vec();
+    columns.push(Arc::new(days));
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+    table
+        .write(vec![batch])
+        .with_schema_mode(deltalake_core::operations::write::SchemaMode::Merge)
+        .await
+        .unwrap();
+}
+
+/// A session of delta-rs with tables by name.
+pub(crate) async fn session(tables: &[(&str, &DeltaTable)]) -> SessionContext {
+    let context: SessionContext = create_session().into();
+    for (name, table) in tables {
+        context.register_table(*name, table.table_provider().await.unwrap()).unwrap();
+    }
+    context
+}
+
+/// The rows of a query.
+pub(crate) async fn query(context: &SessionContext, sql: &str) -> Vec<RecordBatch> {
+    let frame = context.sql(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    frame.execute_stream().await.unwrap().try_collect().await.unwrap()
+}
