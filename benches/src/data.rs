@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
+    ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray,
 };
 use arrow::datatypes::{DataType, Field, Fields};
 use rand::rngs::StdRng;
@@ -97,8 +98,10 @@ impl Events {
         let versions: Vec<i64> = (first..self.next).collect();
         let times: Vec<i64> = versions.iter().map(|&version| Self::time_of(version)).collect();
         let keys = StringArray::from_iter_values(numbers.iter().map(|&number| key_text(number)));
-        let operations = StringArray::from_iter_values(std::iter::repeat_n("UPSERT", numbers.len()));
-        let counts: Int64Array = numbers.iter().map(|_| Some(self.rng.random_range(0..10_000_i64))).collect();
+        let operations =
+            StringArray::from_iter_values(std::iter::repeat_n("UPSERT", numbers.len()));
+        let counts: Int64Array =
+            numbers.iter().map(|_| Some(self.rng.random_range(0..10_000_i64))).collect();
         let scores: Float64Array = numbers.iter().map(|_| Some(self.rng.random::<f64>())).collect();
         let sources = StringArray::from_iter_values(
             numbers.iter().map(|_| SOURCES[self.rng.random_range(0..SOURCES.len())]),
@@ -108,7 +111,11 @@ impl Events {
         Ok(RecordBatch::try_from_iter_with_nullable([
             ("state_key", Arc::new(keys) as ArrayRef, false),
             ("version", Arc::new(Int64Array::from(versions)), false),
-            ("event_time", Arc::new(TimestampMicrosecondArray::from(times).with_timezone("UTC")), false),
+            (
+                "event_time",
+                Arc::new(TimestampMicrosecondArray::from(times).with_timezone("UTC")),
+                false,
+            ),
             ("op_type", Arc::new(operations), false),
             ("state_value", Arc::new(value), true),
         ])?)

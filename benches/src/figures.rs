@@ -80,7 +80,13 @@ impl Figures {
     /// Median and 99th percentile in milliseconds.
     pub fn latency(&self, side: &str, metric: &str, samples: &Samples) {
         self.line(side, &format!("{metric} p50"), samples.median() * 1e3, "ms", samples.len());
-        self.line(side, &format!("{metric} p99"), samples.percentile(0.99) * 1e3, "ms", samples.len());
+        self.line(
+            side,
+            &format!("{metric} p99"),
+            samples.percentile(0.99) * 1e3,
+            "ms",
+            samples.len(),
+        );
     }
 
     /// The median in milliseconds.

@@ -14,7 +14,8 @@ pub use data::{Events, KEYS, distinct_keys, key_text, value_fields};
 pub use figures::{Figures, Samples, timed};
 pub use floor::Floor;
 pub use peers::{
-    append_rows, count_rows, merge_rows, open_table, parquet_session, table_at, table_session, window_query,
+    append_rows, count_rows, merge_rows, open_table, parquet_session, table_at, table_session,
+    window_query,
 };
 pub use place::{Place, STATE, data_files, drain, open_state, peak_rss_bytes};
 

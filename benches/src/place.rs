@@ -24,7 +24,8 @@ impl Place {
     /// A new folder below another one.
     pub fn below(parent: &Path, bench: &str) -> Outcome<Self> {
         std::fs::create_dir_all(parent)?;
-        let folder = tempfile::Builder::new().prefix(&format!("bench-{bench}-")).tempdir_in(parent)?;
+        let folder =
+            tempfile::Builder::new().prefix(&format!("bench-{bench}-")).tempdir_in(parent)?;
         Ok(Self { folder })
     }
 

@@ -4,8 +4,8 @@
 
 use alluvium::{KeyFilter, OrderBy, Point, RawState};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain, key_text, open_table,
-    parquet_session, table_session, timed, window_query,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain,
+    key_text, open_table, parquet_session, table_session, timed, window_query,
 };
 use alluvium_materializer::whole_value;
 use datafusion::prelude::SessionContext;
@@ -59,8 +59,14 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         figures.duration("datafusion", &format!("window query as of a {name}"), &theirs);
         figures.times("datafusion", &format!("scan as of a {name}"), &theirs, &ours, 1.0);
     }
-    gets(setup, &figures, &state, &points, &table_session("log", &open_table(&place.log("store")).await?).await?)
-        .await?;
+    gets(
+        setup,
+        &figures,
+        &state,
+        &points,
+        &table_session("log", &open_table(&place.log("store")).await?).await?,
+    )
+    .await?;
     store.close().await;
     Ok(())
 }

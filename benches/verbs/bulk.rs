@@ -1,7 +1,9 @@
 //! Appends of 100,000 rows: ours sorted by key and durable, delta-rs's as given.
 
 use alluvium::OrderBy;
-use alluvium_benches::{Events, Figures, KEYS, Outcome, Samples, append_rows, data_files, table_at, timed};
+use alluvium_benches::{
+    Events, Figures, KEYS, Outcome, Samples, append_rows, data_files, table_at, timed,
+};
 
 use crate::Setup;
 
@@ -47,7 +49,13 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let log = bytes(data_files(&place.log("store"))?)?;
     figures.line("alluvium", "stored", log / rows as f64, "bytes/row", rows);
     let theirs_stored: f64 = flat_bytes(&place.path("delta"))?;
-    figures.line("delta-rs", "stored", theirs_stored / (batches * BATCH_ROWS) as f64, "bytes/row", batches * BATCH_ROWS);
+    figures.line(
+        "delta-rs",
+        "stored",
+        theirs_stored / (batches * BATCH_ROWS) as f64,
+        "bytes/row",
+        batches * BATCH_ROWS,
+    );
     store.close().await;
     Ok(())
 }

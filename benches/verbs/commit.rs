@@ -37,12 +37,22 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let growth = late.median() / early.median();
     let floor_growth = floor_late.median() / floor_early.median();
     figures.line("alluvium", "growth, last to early", growth, "times", WINDOW);
-    figures.line("alluvium", "growth, the floor's own taken out", growth / floor_growth, "times", WINDOW);
+    figures.line(
+        "alluvium",
+        "growth, the floor's own taken out",
+        growth / floor_growth,
+        "times",
+        WINDOW,
+    );
     many_writers(&figures, &place, setup.pick(100, 30)).await
 }
 
 /// Commits in turns with the floor, where they are compared: at both ends.
-async fn one_at_a_time(figures: &Figures, place: &Place, commits: usize) -> Outcome<(Samples, Samples)> {
+async fn one_at_a_time(
+    figures: &Figures,
+    place: &Place,
+    commits: usize,
+) -> Outcome<(Samples, Samples)> {
     let (store, state) = place.new_state("store", OrderBy::Version).await?;
     let mut floor = Floor::new(&place.path("floor"))?;
     let mut events = Events::seeded(1);
@@ -97,8 +107,9 @@ async fn by_delta_rs(place: &Place, commits: usize) -> Outcome<Samples> {
 async fn many_writers(figures: &Figures, place: &Place, rows_each: usize) -> Outcome<()> {
     let (store, state) = place.new_state("shared", OrderBy::Version).await?;
     let started = Instant::now();
-    let tasks: Vec<_> =
-        (0..WRITERS).map(|writer| tokio::spawn(append_each(state.clone(), writer, rows_each))).collect();
+    let tasks: Vec<_> = (0..WRITERS)
+        .map(|writer| tokio::spawn(append_each(state.clone(), writer, rows_each)))
+        .collect();
     let mut waits = Samples::default();
     for task in tasks {
         for wait in task.await?? {
@@ -110,7 +121,13 @@ async fn many_writers(figures: &Figures, place: &Place, rows_each: usize) -> Out
     figures.line("alluvium", "64 writers of 1 row", rows as f64 / seconds, "rows/s", rows);
     figures.latency("alluvium", "64 writers, wait", &waits);
     let commits = state.log().state().version;
-    figures.line("alluvium", "64 writers, rows of a commit", rows as f64 / commits as f64, "rows", rows);
+    figures.line(
+        "alluvium",
+        "64 writers, rows of a commit",
+        rows as f64 / commits as f64,
+        "rows",
+        rows,
+    );
     store.close().await;
     Ok(())
 }

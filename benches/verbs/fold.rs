@@ -5,8 +5,8 @@ use std::process::Command;
 
 use alluvium::{OrderBy, RawState};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, drain, open_state, parquet_session,
-    peak_rss_bytes, timed, window_query,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, drain, open_state,
+    parquet_session, peak_rss_bytes, timed, window_query,
 };
 use alluvium_log::{ReadSpec, RowFilter};
 use alluvium_materializer::{FoldSettings, file_input, log_files, whole_value};
@@ -27,7 +27,8 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         state.append(&events.random(BATCH_ROWS, KEYS)?).await?;
     }
     let query = window_query(ORDER, "true");
-    let (mut folds, mut rebuilds, mut queries) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut folds, mut rebuilds, mut queries) =
+        (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..setup.pick(5, 3) {
         let (found, took) = timed(fold_log(&state)).await;
         let found = found?;
@@ -36,7 +37,8 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         report?;
         rebuilds.push(took);
         let files = data_files(&place.log("store"))?;
-        let (counted, took) = timed(async { count_rows(&parquet_session("log", files).await?, &query).await }).await;
+        let (counted, took) =
+            timed(async { count_rows(&parquet_session("log", files).await?, &query).await }).await;
         queries.push(took);
         if counted? != found {
             return Err("the fold and the query differ".into());
@@ -55,7 +57,13 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         figures.line(side, &metric, rss as f64 / f64::from(1 << 20), "MiB", 1);
     }
     let empty = rss_of_child("nothing", &folder)?;
-    figures.line("floor", "peak RSS of a process that does nothing", empty as f64 / f64::from(1 << 20), "MiB", 1);
+    figures.line(
+        "floor",
+        "peak RSS of a process that does nothing",
+        empty as f64 / f64::from(1 << 20),
+        "MiB",
+        1,
+    );
     Ok(())
 }
 
@@ -72,14 +80,20 @@ async fn fold_log(state: &RawState) -> Outcome<usize> {
     let spec = ReadSpec { payload: whole_value(&definition), filter };
     let footers = state.reader().footers();
     let inputs = files.iter().map(|file| file_input(log.table(), file, &spec, footers)).collect();
-    let folded =
-        alluvium_materializer::fold(definition.order_by, spec.schema(), inputs, &FoldSettings::default()).await?;
+    let folded = alluvium_materializer::fold(
+        definition.order_by,
+        spec.schema(),
+        inputs,
+        &FoldSettings::default(),
+    )
+    .await?;
     drain(vec![folded]).await
 }
 
 /// Runs this program again for one piece of work, and reads what it says of its memory.
 fn rss_of_child(work: &str, folder: &Path) -> Outcome<u64> {
-    let output = Command::new(std::env::current_exe()?).arg("--child").arg(work).arg(folder).output()?;
+    let output =
+        Command::new(std::env::current_exe()?).arg("--child").arg(work).arg(folder).output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }

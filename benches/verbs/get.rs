@@ -2,8 +2,8 @@
 
 use alluvium::{Lookup, OrderBy, Point, RawState};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, distinct_keys, key_text, open_table, table_session,
-    timed,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, distinct_keys, key_text, open_table,
+    table_session, timed,
 };
 use datafusion::prelude::SessionContext;
 
@@ -93,7 +93,9 @@ async fn peer_gets(context: &SessionContext, keys: &[String], rows: usize) -> Ou
         let (found, took) = timed(count_rows(context, &query)).await;
         samples.push(took);
         if found? != rows {
-            return Err(format!("{key}: DataFusion finds another number of rows than {rows}").into());
+            return Err(
+                format!("{key}: DataFusion finds another number of rows than {rows}").into()
+            );
         }
     }
     Ok(samples)

@@ -10,6 +10,7 @@ mod commit;
 mod fold;
 mod get;
 mod materialize;
+mod probe;
 mod scan;
 
 use std::path::PathBuf;
@@ -62,12 +63,14 @@ fn main() -> ExitCode {
 async fn run() -> Outcome<()> {
     let mut setup = Setup { quick: false, parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")) };
     let mut verbs = Vec::new();
-    let mut arguments = std::env::args().skip(1);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             // Cargo adds it.
             "--bench" => {}
             "--quick" => setup.quick = true,
+            "--probe" => return probe::run(&setup).await,
             "--dir" => setup.parent = arguments.next().ok_or("--dir needs a folder")?.into(),
             "--child" => {
                 let side = arguments.next().ok_or("--child needs a side")?;
@@ -75,7 +78,9 @@ async fn run() -> Outcome<()> {
                 return fold::child(&side, &PathBuf::from(folder)).await;
             }
             verb if VERBS.contains(&verb) => verbs.push(verb.to_owned()),
-            other => return Err(format!("{other:?} is no bench: they are {}", VERBS.join(", ")).into()),
+            other => {
+                return Err(format!("{other:?} is no bench: they are {}", VERBS.join(", ")).into());
+            }
         }
     }
     if verbs.is_empty() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use alluvium::OrderBy;
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, append_rows, distinct_keys, merge_rows, table_at, timed,
+    Events, Figures, KEYS, Outcome, Samples, append_rows, distinct_keys, merge_rows, table_at,
+    timed,
 };
 
 use crate::Setup;
@@ -39,11 +40,23 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         }
         let name = format!("{}k changes", size / 1_000);
         figures.duration("alluvium", &format!("{name}, materialize"), &folds);
-        figures.line("alluvium", &format!("{name}, slowest"), folds.percentile(1.0) * 1e3, "ms", folds.len());
+        figures.line(
+            "alluvium",
+            &format!("{name}, slowest"),
+            folds.percentile(1.0) * 1e3,
+            "ms",
+            folds.len(),
+        );
         figures.duration("alluvium", &format!("{name}, append"), &appends);
         figures.duration("delta-rs", &format!("{name}, MERGE"), &merges);
         let each = written as f64 / f64::from(rounds as u32) / f64::from(size as u32);
-        figures.line("alluvium", &format!("{name}, snapshot bytes written"), each, "bytes/change", folds.len());
+        figures.line(
+            "alluvium",
+            &format!("{name}, snapshot bytes written"),
+            each,
+            "bytes/change",
+            folds.len(),
+        );
         figures.times("delta-rs", &format!("{name}, materialize"), &merges, &folds, wanted);
         figures.times("delta-rs", &format!("{name}, append and materialize"), &merges, &sums, 1.0);
         eprintln!("   what the materializations did: {kinds:?}");

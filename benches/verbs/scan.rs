@@ -2,8 +2,8 @@
 
 use alluvium::{KeyFilter, OrderBy, Point, RawState, Store};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain, parquet_session,
-    timed,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain,
+    parquet_session, timed,
 };
 use alluvium_materializer::whole_value;
 use futures::TryStreamExt;

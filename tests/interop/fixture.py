@@ -7,6 +7,7 @@ in their order; `by_version` also has a TIMESTAMP_NTZ field, hence the newer pro
 usage: fixture.py STORE EXPECTED      writes STORE/<state>/{log,snapshot} and EXPECTED/<state>/*.json[l]
 """
 
+import base64
 import datetime as dt
 import decimal
 import json
@@ -311,7 +312,7 @@ def plain(value):
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, bytes):
-        return value.hex()
+        return base64.b64encode(value).decode()
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     if isinstance(value, dt.datetime):

@@ -1,5 +1,6 @@
 """Values of engines and of JSON in one form that compares by `==`, by the types that the Delta schema declares."""
 
+import base64
 import datetime as dt
 import decimal
 import json
@@ -32,7 +33,7 @@ def canonical(value, kind):
     if kind == "boolean":
         return bool(value)
     if kind == "binary":
-        return value.lower() if isinstance(value, str) else value.hex()
+        return value if isinstance(value, str) else base64.b64encode(value).decode()
     if kind == "date":
         return value if isinstance(value, str) else value.isoformat()
     if kind in ("timestamp", "timestamp_ntz"):

@@ -63,9 +63,10 @@ impl Epoch {
         V: Serialize + DeserializeOwned + Send + Sync + 'static,
     {
         let name = state.raw().name().to_owned();
-        let pending = self.pending.entry(name.clone()).or_insert_with(|| {
-            Box::new(Pending { state: state.clone(), changes: HashMap::new() })
-        });
+        let pending = self
+            .pending
+            .entry(name.clone())
+            .or_insert_with(|| Box::new(Pending { state: state.clone(), changes: HashMap::new() }));
         match pending.as_any().downcast_mut::<Pending<V>>() {
             Some(typed) => Ok(&mut typed.changes),
             None => Err(alluvium_log::Error::invalid(format!(

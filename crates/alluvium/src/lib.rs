@@ -40,22 +40,29 @@ mod store;
 mod typed;
 
 pub use alluvium_log::{
-    Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log, ManualClock,
-    OrderBy, Receipt, Result, StateDefinition, StateSettings, Storage, SystemClock,
+    Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
+    ManualClock, OrderBy, Receipt, Result, StateDefinition, StateSettings, Storage, SystemClock,
     validate_state_name,
 };
 pub use alluvium_materializer::{
     BatchStream, Change as SnapshotChange, LayoutSettings, MaterializeReport, VerifyReport,
 };
 pub use alluvium_query::{
-    Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema, history_schema,
-    parse_time, sql_error,
+    Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema,
+    history_schema, parse_time, sql_error,
 };
 pub use arrow;
 pub use datafusion;
 pub use epoch::Epoch;
-pub use import::{Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS};
+pub use import::{
+    Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
+};
 pub use raw::RawState;
 pub use stats::StateStats;
 pub use store::{Store, StoreBuilder, StoreSettings};
 pub use typed::{Change, Entry, State, StateAt, fields_of};
+
+/// The example of the README, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,8 +2,8 @@
 
 use alluvium_log::{EpochCommit, KeyFilter, Log, Receipt, Result, StateDefinition};
 use alluvium_materializer::{
-    BatchStream, FoldSettings, LayoutSettings, MaterializeOptions, MaterializeReport, Snapshot, VerifyOptions, VerifyReport,
-    materialize, verify, whole_value,
+    BatchStream, FoldSettings, LayoutSettings, MaterializeOptions, MaterializeReport, Snapshot,
+    VerifyOptions, VerifyReport, materialize, verify, whole_value,
 };
 use alluvium_query::{Lookup, Point, Reader};
 use arrow::array::RecordBatch;

@@ -12,8 +12,8 @@ use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
 use arrow::datatypes::Fields;
 use datafusion::execution::SendableRecordBatchStream;
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::epoch::Epoch;
@@ -228,7 +228,11 @@ impl Store {
             Some(raw) => Ok(raw),
             None => {
                 let known = self.state_names().await?;
-                let known = if known.is_empty() { "it has none".to_owned() } else { format!("it has {}", known.join(", ")) };
+                let known = if known.is_empty() {
+                    "it has none".to_owned()
+                } else {
+                    format!("it has {}", known.join(", "))
+                };
                 Err(Error::new(
                     ErrorKind::NotFound,
                     format!("the store {} has no state {name:?}: {known}", self.label()),

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, Error, EVENT_TIME, FOLD_COLUMNS, KeyFilter, OP_TYPE, Receipt, Result, STATE_KEY, STATE_VALUE,
-    UPSERT, VERSION,
+    DELETE, EVENT_TIME, Error, FOLD_COLUMNS, KeyFilter, OP_TYPE, Receipt, Result, STATE_KEY,
+    STATE_VALUE, UPSERT, VERSION,
 };
 use alluvium_query::{Lookup, Point};
 use arrow::array::{
@@ -256,7 +256,10 @@ fn struct_of<V: Serialize>(raw: &RawState, values: &[&V]) -> Result<ArrayRef> {
 }
 
 /// Adds the fields that values have and the state doesn't know yet.
-fn with_new_fields<V: Serialize>(mut fields: Vec<FieldRef>, values: &[&V]) -> Result<Vec<FieldRef>> {
+fn with_new_fields<V: Serialize>(
+    mut fields: Vec<FieldRef>,
+    values: &[&V],
+) -> Result<Vec<FieldRef>> {
     let options = TracingOptions::default()
         .allow_null_fields(true)
         .map_as_struct(false)

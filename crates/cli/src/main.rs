@@ -1,2 +1,5 @@
-//! The program.
-fn main() {}
+//! The program `alluvium`.
+
+fn main() -> std::process::ExitCode {
+    alluvium_cli::main()
+}

@@ -83,13 +83,17 @@ impl HybridClock {
 
     /// Makes `count` versions in a row; the first is returned and each next one is [`HybridClock::STEP`] greater.
     pub fn reserve(&self, count: usize) -> Result<i64> {
-        let exhausted =
-            || Error::invalid("versions of the hybrid clock are exhausted: the wall clock is beyond the year 2248");
+        let exhausted = || {
+            Error::invalid(
+                "versions of the hybrid clock are exhausted: the wall clock is beyond the year 2248",
+            )
+        };
         let span = i64::try_from(count)
             .ok()
             .and_then(|count| count.checked_mul(Self::STEP))
             .ok_or_else(exhausted)?;
-        let wall = self.clock.now_ms().max(0).checked_mul(1 << HLC_LOW_BITS).ok_or_else(exhausted)?;
+        let wall =
+            self.clock.now_ms().max(0).checked_mul(1 << HLC_LOW_BITS).ok_or_else(exhausted)?;
         loop {
             let last = self.last.load(Ordering::SeqCst);
             let first = wall.max(last);

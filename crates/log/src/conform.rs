@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, ListArray, MapArray, StructArray, UInt32Array, make_array, new_null_array,
+    Array, ArrayRef, AsArray, ListArray, MapArray, StructArray, UInt32Array, make_array,
+    new_null_array,
 };
 use arrow::compute::{CastOptions, cast_with_options, take};
 use arrow::datatypes::{DataType, Decimal128Type, Field, Fields};
@@ -21,9 +22,14 @@ pub(crate) fn conform(array: &ArrayRef, target: &DataType, path: &str) -> Result
     match (array.data_type(), target) {
         (DataType::Null, _) => Ok(new_null_array(target, array.len())),
         (DataType::Struct(_), DataType::Struct(fields)) => conform_struct(array, fields, path),
-        (DataType::List(_), DataType::List(element)) => conform_list(array.as_list(), element, path),
+        (DataType::List(_), DataType::List(element)) => {
+            conform_list(array.as_list(), element, path)
+        }
         (
-            DataType::LargeList(_) | DataType::FixedSizeList(_, _) | DataType::ListView(_) | DataType::LargeListView(_),
+            DataType::LargeList(_)
+            | DataType::FixedSizeList(_, _)
+            | DataType::ListView(_)
+            | DataType::LargeListView(_),
             DataType::List(element),
         ) => {
             let DataType::List(field) = list_of(array.data_type()) else {
@@ -32,7 +38,9 @@ pub(crate) fn conform(array: &ArrayRef, target: &DataType, path: &str) -> Result
             let plain = strict_cast(array, &DataType::List(field), path)?;
             conform_list(plain.as_list(), element, path)
         }
-        (DataType::Map(_, _), DataType::Map(entries, _)) => conform_map(array.as_map(), entries, path),
+        (DataType::Map(_, _), DataType::Map(entries, _)) => {
+            conform_map(array.as_map(), entries, path)
+        }
         (DataType::Dictionary(_, value), _) => {
             let plain = strict_cast(array, value, path)?;
             conform(&plain, target, path)
@@ -44,6 +52,14 @@ pub(crate) fn conform(array: &ArrayRef, target: &DataType, path: &str) -> Result
         }
         _ => Err(mismatch(array, target, path, first_valid(array))),
     }
+}
+
+/// Brings an array that comes out of a file to the type that the state has now; what is stored was checked when it was written.
+pub(crate) fn conform_stored(array: &ArrayRef, target: &DataType, path: &str) -> Result<ArrayRef> {
+    if array.data_type() == target {
+        return Ok(array.clone());
+    }
+    conform(array, target, path)
 }
 
 fn list_of(data_type: &DataType) -> DataType {
@@ -77,7 +93,9 @@ fn conform_struct(array: &ArrayRef, fields: &Fields, path: &str) -> Result<Array
     for field in fields {
         columns.push(match offered.column_by_name(field.name()) {
             None => new_null_array(field.data_type(), array.len()),
-            Some(column) => conform(column, field.data_type(), &format!("{path}.{}", field.name()))?,
+            Some(column) => {
+                conform(column, field.data_type(), &format!("{path}.{}", field.name()))?
+            }
         });
     }
     let fields = relaxed(fields);
@@ -87,16 +105,18 @@ fn conform_struct(array: &ArrayRef, fields: &Fields, path: &str) -> Result<Array
 
 /// Which fields are required is checked on the rows, not by Arrow: a null parent has null children.
 fn relaxed(fields: &Fields) -> Fields {
-    fields
-        .iter()
-        .map(|field| Arc::new(field.as_ref().clone().with_nullable(true)))
-        .collect()
+    fields.iter().map(|field| Arc::new(field.as_ref().clone().with_nullable(true))).collect()
 }
 
 fn conform_list(list: &ListArray, element: &Arc<Field>, path: &str) -> Result<ArrayRef> {
     let values = conform(list.values(), element.data_type(), &format!("{path}[]"))?;
     let element = Arc::new(element.as_ref().clone().with_nullable(true));
-    Ok(Arc::new(ListArray::try_new(element, list.offsets().clone(), values, list.nulls().cloned())?))
+    Ok(Arc::new(ListArray::try_new(
+        element,
+        list.offsets().clone(),
+        values,
+        list.nulls().cloned(),
+    )?))
 }
 
 fn conform_map(map: &MapArray, entries: &Arc<Field>, path: &str) -> Result<ArrayRef> {
@@ -109,7 +129,9 @@ fn conform_map(map: &MapArray, entries: &Arc<Field>, path: &str) -> Result<Array
     let map = copied.as_map();
     let keys = conform(map.keys(), parts[0].data_type(), &format!("{path}.key"))?;
     if keys.null_count() > 0 {
-        return Err(Error::invalid(format!("{path} has a map with a null key: leave the entry out")));
+        return Err(Error::invalid(format!(
+            "{path} has a map with a null key: leave the entry out"
+        )));
     }
     let values = conform(map.values(), parts[1].data_type(), &format!("{path}.value"))?;
     let parts = Fields::from(vec![
@@ -135,7 +157,9 @@ fn check_map_keys(map: &MapArray, path: &str) -> Result<()> {
         seen.extend((start..end).map(|index| keys.row(index)));
         seen.sort_unstable();
         if seen.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid(format!("{path}, row {row}: the map holds a key twice; keep one of them")));
+            return Err(Error::invalid(format!(
+                "{path}, row {row}: the map holds a key twice; keep one of them"
+            )));
         }
     }
     Ok(())
@@ -152,14 +176,14 @@ fn check_values(array: &ArrayRef, path: &str) -> Result<()> {
             .as_primitive::<Decimal128Type>()
             .validate_decimal_precision(*precision)
             .map_err(|error| {
-                Error::invalid(format!("{path} has a number with more digits than its type")).with_source(error)
+                Error::invalid(format!("{path} has a number with more digits than its type"))
+                    .with_source(error)
             }),
         DataType::Struct(fields) => {
             let columns = array.as_struct().columns();
-            fields
-                .iter()
-                .zip(columns)
-                .try_for_each(|(field, column)| check_values(column, &format!("{path}.{}", field.name())))
+            fields.iter().zip(columns).try_for_each(|(field, column)| {
+                check_values(column, &format!("{path}.{}", field.name()))
+            })
         }
         DataType::List(_) => check_values(array.as_list::<i32>().values(), &format!("{path}[]")),
         DataType::Map(_, _) => {
@@ -173,8 +197,8 @@ fn check_values(array: &ArrayRef, path: &str) -> Result<()> {
 /// Whether values of one type can be stored as another when they fit exactly.
 fn may_cast(offered: &DataType, stored: &DataType) -> bool {
     use DataType::{
-        Binary, BinaryView, Date32, Date64, Decimal32, Decimal64, Decimal128, FixedSizeBinary, Float16,
-        Float32, Float64, LargeBinary, LargeUtf8, Timestamp, Utf8, Utf8View,
+        Binary, BinaryView, Date32, Date64, Decimal32, Decimal64, Decimal128, FixedSizeBinary,
+        Float16, Float32, Float64, LargeBinary, LargeUtf8, Timestamp, Utf8, Utf8View,
     };
     match (offered, stored) {
         (from, to) if from.is_integer() => {

@@ -129,10 +129,16 @@ impl StateDefinition {
             Some(other) => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    format!("the state has format version {other}, this program knows {FORMAT_VERSION}: use a newer one"),
+                    format!(
+                        "the state has format version {other}, this program knows {FORMAT_VERSION}: use a newer one"
+                    ),
                 ));
             }
-            None => return Err(Error::corrupt("the table is no state: it has no alluvium.formatVersion")),
+            None => {
+                return Err(Error::corrupt(
+                    "the table is no state: it has no alluvium.formatVersion",
+                ));
+            }
         }
         let order_by = property(PROPERTY_ORDER)
             .ok_or_else(|| Error::corrupt("the property alluvium.orderBy is missing"))?
@@ -140,7 +146,9 @@ impl StateDefinition {
         let max_future_ms = match property(PROPERTY_MAX_FUTURE) {
             None => DEFAULT_MAX_FUTURE_MS,
             Some(text) => text.parse().map_err(|_| {
-                Error::corrupt(format!("the property {PROPERTY_MAX_FUTURE} is {text:?}, not a number"))
+                Error::corrupt(format!(
+                    "the property {PROPERTY_MAX_FUTURE} is {text:?}, not a number"
+                ))
             })?,
         };
         let value = metadata
@@ -349,7 +357,10 @@ pub(crate) fn canonical_type(data_type: &DataType, path: &str, depth: usize) -> 
                     Field::new("key", key, false),
                     Field::new("value", value, parts[1].is_nullable()),
                 ]);
-                DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(parts), false)), false)
+                DataType::Map(
+                    Arc::new(Field::new("key_value", DataType::Struct(parts), false)),
+                    false,
+                )
             }
             _ => return Err(unstorable(data_type, path)),
         },
@@ -359,7 +370,9 @@ pub(crate) fn canonical_type(data_type: &DataType, path: &str, depth: usize) -> 
 
 fn unstorable(data_type: &DataType, path: &str) -> Error {
     let remedy = match data_type {
-        DataType::Null => "no value has told its type yet: declare the field's type or leave it out",
+        DataType::Null => {
+            "no value has told its type yet: declare the field's type or leave it out"
+        }
         DataType::UInt64 => "use DECIMAL(20,0), or BIGINT if it fits",
         _ => "use a type that Delta stores",
     };

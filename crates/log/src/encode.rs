@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array, new_null_array};
+use arrow::array::{
+    ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array, new_null_array,
+};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Fields, Int64Type, TimestampMicrosecondType};
 use bytes::Bytes;
@@ -301,7 +303,11 @@ fn distinct_keys(batches: &[RecordBatch]) -> Result<usize> {
 }
 
 /// How files are written: by size, and by what their columns hold.
-pub fn writer_properties(sample: &RecordBatch, rows: usize, distinct_keys: usize) -> WriterProperties {
+pub fn writer_properties(
+    sample: &RecordBatch,
+    rows: usize,
+    distinct_keys: usize,
+) -> WriterProperties {
     let mut builder = WriterProperties::builder()
         .set_created_by(concat!("alluvium version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
@@ -327,11 +333,20 @@ pub fn writer_properties(sample: &RecordBatch, rows: usize, distinct_keys: usize
             .set_column_encoding(ColumnPath::from(name), Encoding::DELTA_BINARY_PACKED);
     }
     builder = lean_columns(builder, sample);
-    builder.set_sorting_columns(Some(vec![SortingColumn { column_idx: 0, descending: false, nulls_first: false }])).build()
+    builder
+        .set_sorting_columns(Some(vec![SortingColumn {
+            column_idx: 0,
+            descending: false,
+            nulls_first: false,
+        }]))
+        .build()
 }
 
 /// Statistics only where somebody prunes by them: the leading columns by page, the value's by row group.
-fn lean_columns(mut builder: WriterPropertiesBuilder, sample: &RecordBatch) -> WriterPropertiesBuilder {
+fn lean_columns(
+    mut builder: WriterPropertiesBuilder,
+    sample: &RecordBatch,
+) -> WriterPropertiesBuilder {
     for name in [APPEND_ID, APPEND_SEQ, COMMIT, DT] {
         if sample.column_by_name(name).is_some() {
             builder = builder

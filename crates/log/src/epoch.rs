@@ -33,7 +33,9 @@ impl EpochCommit {
     pub(crate) fn new(log: Log, app_id: &str, number: i64) -> Result<Self> {
         validate_app_id(app_id)?;
         if number < 0 {
-            return Err(Error::invalid(format!("epoch {number} of {app_id:?}: epochs are counted from 0 up")));
+            return Err(Error::invalid(format!(
+                "epoch {number} of {app_id:?}: epochs are counted from 0 up"
+            )));
         }
         let append_id = format!("{}/{number}/{app_id}", log.inner.next_append_id());
         Ok(Self {
@@ -62,8 +64,9 @@ impl EpochCommit {
             rows = rows.adapted_to(&std::sync::Arc::new(grown))?;
         }
         let (first, last) = rows.versions();
-        let (files, greatest_seq) =
-            inner.stage(rows.batch.clone(), &self.append_id, self.files.len(), self.next_seq).await?;
+        let (files, greatest_seq) = inner
+            .stage(rows.batch.clone(), &self.append_id, self.files.len(), self.next_seq)
+            .await?;
         self.next_seq = greatest_seq
             .checked_add(1)
             .ok_or_else(|| Error::invalid("an epoch has more than 2^31 tied rows"))?;

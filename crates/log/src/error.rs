@@ -155,7 +155,8 @@ impl From<parquet::errors::ParquetError> for Error {
             return match source.downcast::<object_store::Error>() {
                 Ok(storage) => Self::from(*storage),
                 Err(other) => {
-                    Self::new(ErrorKind::Corrupt, "a Parquet file could not be processed").with_source(other)
+                    Self::new(ErrorKind::Corrupt, "a Parquet file could not be processed")
+                        .with_source(other)
                 }
             };
         }

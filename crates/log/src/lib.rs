@@ -43,6 +43,7 @@ mod definition;
 mod encode;
 mod epoch;
 mod error;
+mod key;
 mod log;
 pub mod metrics;
 mod order;
@@ -65,6 +66,7 @@ pub use encode::{
 };
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use error::{Error, ErrorKind, Result};
+pub use key::{decode_key, encode_key, integer_key_part};
 pub use log::{EpochOutcome, Log, LogOptions, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use read::{

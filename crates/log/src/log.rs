@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use arrow::array::RecordBatch;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{ObjectStore, PutMode, PutOptions};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use serde_json::json;
@@ -110,13 +110,17 @@ impl Log {
         options: LogOptions,
     ) -> Result<(Self, bool)> {
         validate_state_name(name)?;
-        let clash = storage.state_names().await?.into_iter().find(|known| {
-            known != name && known.eq_ignore_ascii_case(name)
-        });
+        let clash = storage
+            .state_names()
+            .await?
+            .into_iter()
+            .find(|known| known != name && known.eq_ignore_ascii_case(name));
         if let Some(known) = clash {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
-                format!("the state {known:?} exists, and {name:?} differs from it only in case: use another name"),
+                format!(
+                    "the state {known:?} exists, and {name:?} differs from it only in case: use another name"
+                ),
             ));
         }
         let metadata = definition.new_metadata(options.clock.now_ms())?;
@@ -138,7 +142,10 @@ impl Log {
         if known.order_by != definition.order_by || known.fields != definition.fields {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
-                format!("the state {name} exists with another definition: it is ordered by {}", known.order_by),
+                format!(
+                    "the state {name} exists with another definition: it is ordered by {}",
+                    known.order_by
+                ),
             ));
         }
         Ok((log, false))
@@ -220,7 +227,9 @@ impl Log {
         }
         let committer = inner
             .committer
-            .get_or_init(|| async { GroupCommitter::start(Arc::downgrade(inner), inner.options.group_rows) })
+            .get_or_init(|| async {
+                GroupCommitter::start(Arc::downgrade(inner), inner.options.group_rows)
+            })
             .await;
         committer.append(rows).await
     }
@@ -316,7 +325,9 @@ impl LogInner {
             .store()
             .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
             .await
-            .map_err(|error| Error::from(error).context(format!("state {}: writing {path}", self.name)))?;
+            .map_err(|error| {
+            Error::from(error).context(format!("state {}: writing {path}", self.name))
+        })?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         Ok(StagedFile {
             add: FileAdd {
@@ -334,6 +345,16 @@ impl LogInner {
         })
     }
 
+    /// Removes files that no commit refers to, nor ever will. What can't be removed stays, unseen.
+    async fn discard(&self, files: &[StagedFile]) {
+        for file in files {
+            let path = Path::from(file.add.path.as_str());
+            if let Err(error) = self.table.store().delete(&path).await {
+                tracing::warn!(state = %self.name, %path, %error, "an unused file could not be removed");
+            }
+        }
+    }
+
     /// The actions that make staged files part of the table as the given commit.
     fn adds(files: &[StagedFile], commit: i64) -> impl Iterator<Item = Action> + '_ {
         files.iter().map(move |file| {
@@ -347,6 +368,8 @@ impl LogInner {
     fn growth(state: &TableState, definition: &StateDefinition) -> Result<Option<Action>> {
         let stored = StateDefinition::from_metadata(&state.metadata)?;
         let grown = stored.grown_by(&definition.fields)?;
+        // Also when the field is there already: this writer may not have known of it when its rows were made.
+        check_same_types(&grown, definition)?;
         if grown.fields == stored.fields {
             return Ok(None);
         }
@@ -357,7 +380,6 @@ impl LogInner {
                  table protocol; declare such fields when the state is created, or use TIMESTAMP",
             ));
         }
-        check_same_types(&grown, definition)?;
         let mut metadata = (*state.metadata).clone();
         grown.write_to(&mut metadata)?;
         Ok(Some(Action::Metadata(metadata)))
@@ -378,7 +400,8 @@ impl LogInner {
         let outcome = self
             .table
             .commit::<()>("WRITE", Some(true), note, |state, commit| {
-                let mut actions: Vec<Action> = Self::growth(state, definition)?.into_iter().collect();
+                let mut actions: Vec<Action> =
+                    Self::growth(state, definition)?.into_iter().collect();
                 actions.extend(Self::adds(files, commit));
                 Ok(Attempt::Write(actions))
             })
@@ -452,7 +475,12 @@ impl LogInner {
             .await
             .map_err(|error| error.context(format!("state {}", self.name)))?;
         match outcome {
-            Outcome::Stopped(last) => Ok(EpochOutcome::AlreadyApplied { last }),
+            Outcome::Stopped(known) => {
+                self.discard(files).await;
+                // What stopped it may be old knowledge: tell what the log holds now.
+                let newest = self.table.refresh().await?.transaction(app_id);
+                Ok(EpochOutcome::AlreadyApplied { last: newest.map_or(known, |last| last.max(known)) })
+            }
             Outcome::Committed(state) => {
                 if let Some(generation) = generation {
                     self.owned.lock().insert(app_id.to_owned(), generation);
@@ -494,7 +522,10 @@ fn check_same_types(grown: &StateDefinition, written: &StateDefinition) -> Resul
 }
 
 /// Whether rows of a nested type fit a type that has the same fields and more.
-fn contains_type(stored: &arrow::datatypes::DataType, written: &arrow::datatypes::DataType) -> bool {
+fn contains_type(
+    stored: &arrow::datatypes::DataType,
+    written: &arrow::datatypes::DataType,
+) -> bool {
     use arrow::datatypes::DataType::{List, Map, Struct};
     match (stored, written) {
         (Struct(stored), Struct(written)) => written.iter().all(|field| {

@@ -7,11 +7,14 @@ use arrow::array::{
     TimestampMicrosecondArray, new_null_array,
 };
 use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Field, Fields, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
+use arrow::datatypes::{
+    DataType, Field, Fields, Int64Type, Schema, SchemaRef, TimestampMicrosecondType,
+};
 
 use crate::clock::{Clock, HybridClock};
 use crate::columns::{
-    DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, VERSION, event_time_type, value_field,
+    DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, VERSION, event_time_type,
+    value_field,
 };
 use crate::conform::conform;
 use crate::definition::StateDefinition;
@@ -88,8 +91,11 @@ impl LogRows {
         let value = conform(&offered, &stored, STATE_VALUE)?;
         check_required(&value, &definition.fields, STATE_VALUE, &keys)?;
 
-        let op_type: StringArray =
-            deletes.values().iter().map(|delete| Some(if delete { DELETE } else { UPSERT })).collect();
+        let op_type: StringArray = deletes
+            .values()
+            .iter()
+            .map(|delete| Some(if delete { DELETE } else { UPSERT }))
+            .collect();
         let batch = RecordBatch::try_new(
             rows_schema(&definition.stored_fields()),
             vec![Arc::new(keys), Arc::new(version), Arc::new(event_time), Arc::new(op_type), value],
@@ -139,7 +145,9 @@ fn required_text(changes: &RecordBatch, name: &str) -> Result<StringArray> {
         .ok_or_else(|| Error::invalid(format!("the column {name} is missing")))?;
     let column = conform(column, &DataType::Utf8, name)?;
     let text = column.as_string::<i32>();
-    if let Some(row) = (text.null_count() > 0).then(|| (0..text.len()).find(|&row| text.is_null(row))) {
+    if let Some(row) =
+        (text.null_count() > 0).then(|| (0..text.len()).find(|&row| text.is_null(row)))
+    {
         let row = row.unwrap_or_default();
         return Err(Error::invalid(format!(
             "row {row}: {name} is null; every row needs a key (an empty one is legal); nothing was written"
@@ -267,12 +275,7 @@ fn check_presence(value: &ArrayRef, deletes: &BooleanArray, keys: &StringArray) 
 }
 
 /// A required field is there wherever its parent is.
-fn check_required(
-    array: &ArrayRef,
-    fields: &Fields,
-    path: &str,
-    keys: &StringArray,
-) -> Result<()> {
+fn check_required(array: &ArrayRef, fields: &Fields, path: &str, keys: &StringArray) -> Result<()> {
     if fields.is_empty() || !has_required(fields) {
         return Ok(());
     }
@@ -303,7 +306,10 @@ fn check_required_inside(
         offsets.partition_point(|&end| usize::try_from(end).unwrap_or(0) <= inner).saturating_sub(1)
     };
     let refuse = |row: usize, place: &str| {
-        Err(Error::invalid(format!("{}: {place} is null, and the state requires it", row_name(keys, row))))
+        Err(Error::invalid(format!(
+            "{}: {place} is null, and the state requires it",
+            row_name(keys, row)
+        )))
     };
     match data_type {
         DataType::Struct(fields) => check_required(column, fields, path, keys),
@@ -318,7 +324,8 @@ fn check_required_inside(
         }
         DataType::Map(entries, _) => {
             let map = column.as_map();
-            let required = matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable());
+            let required =
+                matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable());
             if required && let Some(inner) = null_within(map.values(), map.value_offsets()) {
                 return refuse(outer(map.value_offsets(), inner), &format!("a value of {path}"));
             }

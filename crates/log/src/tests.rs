@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray};
+use arrow::array::{
+    ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
+};
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use futures::TryStreamExt;
 
 use crate::{
-    Durability, EpochOutcome, ErrorKind, FooterCache, Log, LogOptions, OrderBy, ReadSpec, RowFilter,
-    StateDefinition, StateSettings, Storage, read_file,
+    Durability, EpochOutcome, ErrorKind, FooterCache, Log, LogOptions, OrderBy, ReadSpec,
+    RowFilter, StateDefinition, StateSettings, Storage, read_file,
 };
 
 fn fields() -> Fields {
@@ -19,8 +21,9 @@ fn fields() -> Fields {
 fn changes(rows: &[(&str, i64, i64)]) -> RecordBatch {
     let keys = StringArray::from_iter_values(rows.iter().map(|row| row.0));
     let versions = Int64Array::from_iter_values(rows.iter().map(|row| row.1));
-    let times = TimestampMicrosecondArray::from_iter_values(rows.iter().map(|row| row.1 * 1_000_000))
-        .with_timezone("UTC");
+    let times =
+        TimestampMicrosecondArray::from_iter_values(rows.iter().map(|row| row.1 * 1_000_000))
+            .with_timezone("UTC");
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.2)));
     RecordBatch::try_from_iter([
         ("state_key", Arc::new(keys) as ArrayRef),
@@ -43,8 +46,12 @@ async fn read_all(log: &Log, filter: RowFilter) -> Vec<(String, i64, i64)> {
     let spec = ReadSpec { payload: vec![], filter };
     let mut rows = Vec::new();
     for file in state.files() {
-        let batches: Vec<_> =
-            read_file(log.table(), file, &spec, &footers).await.unwrap().try_collect().await.unwrap();
+        let batches: Vec<_> = read_file(log.table(), file, &spec, &footers)
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
         for batch in batches {
             for row in 0..batch.num_rows() {
                 rows.push((
@@ -108,7 +115,8 @@ async fn concurrent_appends_share_commits_and_none_is_lost() {
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..64_i64 {
         let log = if n % 2 == 0 { log.clone() } else { other.clone() };
-        tasks.spawn(async move { log.append(&changes(&[(&format!("k{n}"), n, n)])).await.unwrap() });
+        tasks
+            .spawn(async move { log.append(&changes(&[(&format!("k{n}"), n, n)])).await.unwrap() });
     }
     while tasks.join_next().await.transpose().unwrap().is_some() {}
     assert_eq!(read_all(&log, RowFilter::default()).await.len(), 64);

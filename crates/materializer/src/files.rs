@@ -102,29 +102,32 @@ pub(crate) fn chunks(
     rows: BatchStream,
     file_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
-    futures::stream::try_unfold((rows, None::<RecordBatch>), move |(mut rows, mut left)| async move {
-        let (mut batches, mut count, mut bytes) = (Vec::new(), 0, 0);
-        loop {
-            let next = match left.take() {
-                Some(batch) => Some(batch),
-                None => rows.try_next().await?,
-            };
-            let Some(mut batch) = next else { break };
-            let room = file_rows - count;
-            if batch.num_rows() > room {
-                left = Some(batch.slice(room, batch.num_rows() - room));
-                batch = batch.slice(0, room);
+    futures::stream::try_unfold(
+        (rows, None::<RecordBatch>),
+        move |(mut rows, mut left)| async move {
+            let (mut batches, mut count, mut bytes) = (Vec::new(), 0, 0);
+            loop {
+                let next = match left.take() {
+                    Some(batch) => Some(batch),
+                    None => rows.try_next().await?,
+                };
+                let Some(mut batch) = next else { break };
+                let room = file_rows - count;
+                if batch.num_rows() > room {
+                    left = Some(batch.slice(room, batch.num_rows() - room));
+                    batch = batch.slice(0, room);
+                }
+                count += batch.num_rows();
+                // A slice shares its buffers; its share of them is what counts.
+                bytes += batch.get_array_memory_size();
+                batches.push(batch);
+                if count >= file_rows || bytes >= FILE_BYTES {
+                    break;
+                }
             }
-            count += batch.num_rows();
-            // A slice shares its buffers; its share of them is what counts.
-            bytes += batch.get_array_memory_size();
-            batches.push(batch);
-            if count >= file_rows || bytes >= FILE_BYTES {
-                break;
-            }
-        }
-        Ok((!batches.is_empty()).then_some((batches, (rows, left))))
-    })
+            Ok((!batches.is_empty()).then_some((batches, (rows, left))))
+        },
+    )
 }
 
 struct Encoded {

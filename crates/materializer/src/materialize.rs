@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
 use crate::fold::{BatchStream, FoldSettings, SortedInput, fold, merge};
-use crate::layout::LayoutSettings;
 use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
+use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
     BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema,
@@ -94,7 +94,7 @@ pub struct MaterializeReport {
 /// Everything that one attempt works on.
 struct Work {
     definition: Arc<StateDefinition>,
-    log_state: Arc<TableState>,
+    now_ms: i64,
     before: SnapshotState,
     table: Arc<Table>,
     expected_version: i64,
@@ -165,7 +165,7 @@ async fn attempt(
         expected_version: before.version(),
         spec: ReadSpec { payload: whole_value(&definition), filter },
         definition,
-        log_state,
+        now_ms: log.clock().now_ms(),
         before,
         table,
         tail,
@@ -268,7 +268,8 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             options.footers.clone(),
         );
         let order_by = work.definition.order_by;
-        let merged = merge_ranges(&ranges, order_by, options.fold.batch_rows, options.layout.file_rows);
+        let merged =
+            merge_ranges(&ranges, order_by, options.fold.batch_rows, options.layout.file_rows);
         let added = writer(log, work, BASE).write(merged).await?;
         let mut removed = ranges.touched();
         removed.extend(runs);
@@ -338,7 +339,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
         ("change".to_owned(), serde_json::json!(plan.change)),
         ("rowsFolded".to_owned(), serde_json::json!(report.rows_folded)),
     ];
-    let now_ms = work.log_state.timestamp_ms;
+    let now_ms = work.now_ms;
     let outcome = work
         .table
         .commit("WRITE", Some(false), note.into_iter().collect(), |state, _| {

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    EVENT_TIME, Error, FOLD_COLUMNS, KeyFilter, ReadSpec, Result, RowFilter, STATE_KEY, StateDefinition,
-    VERSION, event_time_type, read_file,
+    EVENT_TIME, Error, FOLD_COLUMNS, KeyFilter, ReadSpec, Result, RowFilter, STATE_KEY,
+    StateDefinition, VERSION, event_time_type, read_file,
 };
 use alluvium_materializer::{BatchStream, log_files, whole_value};
-use arrow::array::{
-    Array, ArrayRef, AsArray, RecordBatch, StringArray, new_null_array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, new_null_array};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -59,7 +57,11 @@ impl Reader {
         let (Some(before), Some(after)) = (before.pop(), after.pop()) else {
             return Err(Error::internal("a scan without a partition"));
         };
-        let walk = Walk { before: Side::new(before), after: Side::new(after), schema: diff_schema(&basis.definition) };
+        let walk = Walk {
+            before: Side::new(before),
+            after: Side::new(after),
+            schema: diff_schema(&basis.definition),
+        };
         let batches = stream::try_unfold(walk, |mut walk| async move {
             Ok::<_, Error>(walk.next_batch().await?.map(|batch| (batch, walk)))
         });
@@ -67,7 +69,12 @@ impl Reader {
     }
 
     /// The keys changed between two points that differ by commit only, when they are few.
-    async fn changed_keys(&self, basis: &Basis, from: Point, to: Point) -> Result<Option<KeyFilter>> {
+    async fn changed_keys(
+        &self,
+        basis: &Basis,
+        from: Point,
+        to: Point,
+    ) -> Result<Option<KeyFilter>> {
         let same = |a: Point, b: Point| a.version == b.version && a.event_time == b.event_time;
         if !same(from, to) {
             return Ok(None);
@@ -150,15 +157,22 @@ impl Side {
     }
 
     /// The values of a column at some places; no place gives null.
-    fn gather(&self, index: usize, data_type: &DataType, places: &[Option<(usize, usize)>]) -> Result<ArrayRef> {
+    fn gather(
+        &self,
+        index: usize,
+        data_type: &DataType,
+        places: &[Option<(usize, usize)>],
+    ) -> Result<ArrayRef> {
         let null = new_null_array(data_type, 1);
         let mut arrays: Vec<&dyn Array> = vec![null.as_ref()];
         for batch in &self.batches {
             let column = batch.columns().get(index);
             arrays.push(column.ok_or_else(|| Error::internal("a scan lacks a column"))?.as_ref());
         }
-        let indices: Vec<(usize, usize)> =
-            places.iter().map(|place| place.map_or((0, 0), |(batch, row)| (batch + 1, row))).collect();
+        let indices: Vec<(usize, usize)> = places
+            .iter()
+            .map(|place| place.map_or((0, 0), |(batch, row)| (batch + 1, row)))
+            .collect();
         Ok(interleave(&arrays, &indices)?)
     }
 }
@@ -260,4 +274,3 @@ impl Walk {
         Ok(RecordBatch::try_new(self.schema.clone(), columns)?)
     }
 }
-

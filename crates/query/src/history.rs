@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_ID, COMMIT, DataFile, Error, EVENT_TIME, KeyFilter, OP_TYPE, OrderBy, ReadSpec, Result,
+    APPEND_ID, COMMIT, DataFile, EVENT_TIME, Error, KeyFilter, OP_TYPE, OrderBy, ReadSpec, Result,
     RowFilter, STATE_KEY, StateDefinition, VERSION, event_time_type, read_file, value_field,
 };
 use alluvium_materializer::{BatchStream, log_files, rank};
@@ -54,7 +54,12 @@ enum Arrangement {
 
 impl Reader {
     /// Every log row of the wanted keys that counts at a point: by key, then in the order of commits.
-    pub async fn history_rows(&self, basis: &Basis, keys: KeyFilter, point: Point) -> Result<BatchStream> {
+    pub async fn history_rows(
+        &self,
+        basis: &Basis,
+        keys: KeyFilter,
+        point: Point,
+    ) -> Result<BatchStream> {
         basis.check(point)?;
         let filter = RowFilter { keys, ..point.filter(basis.commit()) };
         let files = log_files(&basis.log, &filter);
@@ -78,7 +83,12 @@ impl Reader {
         Ok(self.windows(basis, windows, Arrangement::ByCommit))
     }
 
-    fn windows(&self, basis: &Basis, windows: Vec<RowFilter>, arrangement: Arrangement) -> BatchStream {
+    fn windows(
+        &self,
+        basis: &Basis,
+        windows: Vec<RowFilter>,
+        arrangement: Arrangement,
+    ) -> BatchStream {
         let (reader, basis) = (self.clone(), basis.clone());
         stream::iter(windows)
             .then(move |filter| {
@@ -104,7 +114,10 @@ impl Reader {
         let batches: Vec<Vec<RecordBatch>> = stream::iter(files)
             .map(|file| {
                 async move {
-                    read_file(self.log_table(), &file, spec, self.footers()).await?.try_collect().await
+                    read_file(self.log_table(), &file, spec, self.footers())
+                        .await?
+                        .try_collect()
+                        .await
                 }
                 .boxed()
             })
@@ -160,7 +173,11 @@ fn commit_windows(files: &[Arc<DataFile>], filter: &RowFilter) -> Vec<RowFilter>
         let end = file.commits.span().high;
         let count = file.stats.rows.unwrap_or(WINDOW_ROWS);
         if rows > 0 && rows + count > WINDOW_ROWS && after.is_none_or(|after| end - 1 > after) {
-            out.push(RowFilter { after_commit: after, up_to_commit: Some(end - 1), ..filter.clone() });
+            out.push(RowFilter {
+                after_commit: after,
+                up_to_commit: Some(end - 1),
+                ..filter.clone()
+            });
             after = Some(end - 1);
             rows = 0;
         }
@@ -198,9 +215,8 @@ fn late_rows(rows: &RecordBatch, order_by: OrderBy) -> Result<BooleanArray> {
             best = None;
         }
         let rank = rank(rows, row)?;
-        let outranked = best.is_some_and(|best| {
-            best.commit < rank.commit && best.compare(&rank, order_by).is_gt()
-        });
+        let outranked = best
+            .is_some_and(|best| best.commit < rank.commit && best.compare(&rank, order_by).is_gt());
         if best.is_none_or(|best| rank.compare(&best, order_by).is_gt()) {
             best = Some(rank);
         }
@@ -216,7 +232,9 @@ fn with_provenance(
     late: Option<BooleanArray>,
 ) -> Result<RecordBatch> {
     let column = |index: usize| {
-        rows.columns().get(index).ok_or_else(|| Error::internal("a batch lacks the columns of a history"))
+        rows.columns()
+            .get(index)
+            .ok_or_else(|| Error::internal("a batch lacks the columns of a history"))
     };
     let ids = column(7)?.as_string::<i32>();
     let parts = |id: &str| {
@@ -233,6 +251,11 @@ fn with_provenance(
     let mut columns: Vec<ArrayRef> = rows.columns().iter().take(4).cloned().collect();
     columns.push(column(6)?.clone());
     columns.push(column(4)?.clone());
-    columns.extend([Arc::new(writers) as ArrayRef, Arc::new(apps), Arc::new(epochs), Arc::new(late)]);
+    columns.extend([
+        Arc::new(writers) as ArrayRef,
+        Arc::new(apps),
+        Arc::new(epochs),
+        Arc::new(late),
+    ]);
     Ok(RecordBatch::try_new(history_schema(definition), columns)?)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use alluvium_log::{Error, Result, RowFilter};
+use alluvium_log::{Error, MAX_EVENT_TIME, MIN_EVENT_TIME, Result, RowFilter};
 
 /// A point in a state's past. The default is the latest state; each bound that is given counts.
 ///
@@ -71,8 +71,10 @@ impl fmt::Display for Point {
         parts.extend(self.commit.map(|commit| format!("commit:{commit}")));
         parts.extend(self.version.map(|version| format!("version:{version}")));
         parts.extend(self.event_time.map(|time| {
-            let text = chrono::DateTime::from_timestamp_micros(time)
-                .map_or_else(|| time.to_string(), |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true));
+            let text = chrono::DateTime::from_timestamp_micros(time).map_or_else(
+                || time.to_string(),
+                |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true),
+            );
             format!("time:{text}")
         }));
         f.write_str(&parts.join(","))
@@ -118,10 +120,14 @@ pub fn parse_time(text: &str) -> Result<i64> {
     if text.get(17..19) == Some("60") {
         return Err(wrong("leap seconds have no place in UTC microseconds"));
     }
-    let time = chrono::DateTime::parse_from_rfc3339(text)
-        .map_err(|error| wrong(&error.to_string()))?;
+    let time =
+        chrono::DateTime::parse_from_rfc3339(text).map_err(|error| wrong(&error.to_string()))?;
     if time.timestamp_subsec_nanos() % 1_000 != 0 {
         return Err(wrong("it is finer than a microsecond"));
     }
-    Ok(time.timestamp_micros())
+    let micros = time.timestamp_micros();
+    if !(MIN_EVENT_TIME..=MAX_EVENT_TIME).contains(&micros) {
+        return Err(wrong("it is outside of the years 0001 to 9999"));
+    }
+    Ok(micros)
 }

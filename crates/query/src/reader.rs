@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, ReadSpec, Result, RowFilter, Table,
-    fold_schema, read_file,
+    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, ReadSpec, Result, RowFilter,
+    Table, fold_schema, read_file,
 };
 use alluvium_materializer::{Snapshot, SnapshotState, least_key, log_files, rank, whole_value};
 use arrow::array::{AsArray, RecordBatch};
@@ -137,7 +137,8 @@ impl Reader {
     /// Pins the newest basis: what is committed when this is called is seen.
     pub async fn basis(&self) -> Result<Basis> {
         let inner = &self.inner;
-        let stale = |last: Option<Instant>, limit: Duration| last.is_none_or(|at| at.elapsed() >= limit);
+        let stale =
+            |last: Option<Instant>, limit: Duration| last.is_none_or(|at| at.elapsed() >= limit);
         let (log_due, snapshot_due) = {
             let refreshed = inner.refreshed.lock();
             (
@@ -209,7 +210,12 @@ impl Reader {
     }
 
     /// Looks several keys up at one point of one basis; the answers are in the order of the keys.
-    pub async fn multi_get(&self, basis: &Basis, point: Point, keys: &[&str]) -> Result<Vec<Lookup>> {
+    pub async fn multi_get(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: &[&str],
+    ) -> Result<Vec<Lookup>> {
         basis.check(point)?;
         let rows = self.candidate_rows(basis, point, keys).await?;
         let mut winners: std::collections::HashMap<&str, (usize, usize)> = Default::default();
@@ -236,7 +242,12 @@ impl Reader {
     }
 
     /// Every row that may win one of the keys.
-    async fn candidate_rows(&self, basis: &Basis, point: Point, keys: &[&str]) -> Result<Vec<RecordBatch>> {
+    async fn candidate_rows(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: &[&str],
+    ) -> Result<Vec<RecordBatch>> {
         let snapshot = self.snapshot_for(basis, point).await?;
         let mut filter = point.filter(basis.commit());
         filter.keys = KeyFilter::keys(keys.iter().map(|&key| key.to_owned()));
@@ -248,7 +259,9 @@ impl Reader {
         if !in_memory {
             let spec = ReadSpec { payload: payload.clone(), filter: filter.clone() };
             let files = log_files(&basis.log, &spec.filter);
-            reads.extend(files.into_iter().map(|file| (self.log_table().clone(), file, spec.clone())));
+            reads.extend(
+                files.into_iter().map(|file| (self.log_table().clone(), file, spec.clone())),
+            );
         }
         if let Some((table, _)) = snapshot.table() {
             let filter = RowFilter { keys: filter.keys, ..RowFilter::default() };
@@ -276,11 +289,19 @@ impl Reader {
         if point.is_latest() {
             return Ok(basis.snapshot.clone());
         }
-        self.inner.snapshot.within(&basis.snapshot, point.commit, point.version, point.event_time).await
+        self.inner
+            .snapshot
+            .within(&basis.snapshot, point.commit, point.version, point.event_time)
+            .await
     }
 
     /// Puts the keys' winners in the tail into `rows`; false when the tail is not in memory as of this basis.
-    async fn tail_rows(&self, basis: &Basis, keys: &[&str], rows: &mut Vec<RecordBatch>) -> Result<bool> {
+    async fn tail_rows(
+        &self,
+        basis: &Basis,
+        keys: &[&str],
+        rows: &mut Vec<RecordBatch>,
+    ) -> Result<bool> {
         self.with_tail(basis, |tail| {
             rows.extend(keys.iter().filter_map(|key| tail.get(key)));
             Ok(())
@@ -303,7 +324,10 @@ impl Reader {
         let schema = fold_schema(&whole_value(&basis.definition));
         let mut slot = self.inner.tail.lock().await;
         // Another reader may have gone further than this basis: then the files are read as of the basis.
-        if slot.as_ref().is_some_and(|tail| tail.continues(from, &schema) && tail.to() > basis.commit()) {
+        if slot
+            .as_ref()
+            .is_some_and(|tail| tail.continues(from, &schema) && tail.to() > basis.commit())
+        {
             return Ok(None);
         }
         let tail = match slot.as_mut() {
@@ -346,7 +370,9 @@ impl Layout {
         };
         let mut files: Vec<Arc<DataFile>> = Vec::new();
         for key in wanted.iter() {
-            let after = self.base.partition_point(|file| least_key(file).is_none_or(|least| least <= key.as_str()));
+            let after = self
+                .base
+                .partition_point(|file| least_key(file).is_none_or(|least| least <= key.as_str()));
             if let Some(file) = after.checked_sub(1).and_then(|at| self.base.get(at))
                 && file.may_hold_key(key)
                 && files.last().is_none_or(|last| last.add.path != file.add.path)

@@ -6,13 +6,14 @@ use alluvium_log::{
     DELETE, DataFile, KeyFilter, OP_TYPE, ReadSpec, Result, RowFilter, STATE_KEY, Table,
 };
 use alluvium_materializer::{
-    BatchStream, SortedInput, SnapshotState, file_input, file_stream, fold, least_key, log_files, merge,
+    BatchStream, SnapshotState, SortedInput, file_input, file_stream, fold, least_key, log_files,
+    merge,
 };
 use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, StructArray, new_null_array};
 use arrow::compute::filter_record_batch;
 use arrow::compute::kernels::cmp::neq;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
-use arrow::array::{ArrayRef, StructArray, new_null_array};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use crate::basis::Basis;
@@ -55,12 +56,18 @@ impl Reader {
     }
 
     /// What [`Reader::scan`] would read.
-    pub async fn scan_sources(&self, basis: &Basis, point: Point, keys: &KeyFilter) -> Result<ScanSources> {
+    pub async fn scan_sources(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: &KeyFilter,
+    ) -> Result<ScanSources> {
         basis.check(point)?;
         let snapshot = self.snapshot_for(basis, point).await?;
         let filter = tail_filter(basis, point, &snapshot, keys);
         let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
-        let count = |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
+        let count =
+            |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
         Ok(ScanSources {
             snapshot_version: snapshot.version(),
             snapshot_commit: snapshot.log_commit(),
@@ -126,10 +133,13 @@ impl Reader {
         }
         let files = log_files(&basis.log, &spec.filter);
         let rows: u64 = files.iter().map(|file| file.stats.rows.unwrap_or(u64::MAX / 1_024)).sum();
-        let inputs =
-            files.iter().map(|file| file_input(self.log_table(), file, spec, self.footers())).collect();
+        let inputs = files
+            .iter()
+            .map(|file| file_input(self.log_table(), file, spec, self.footers()))
+            .collect();
         let settings = &self.inner.options.fold;
-        let folded = fold(basis.definition.order_by, spec.schema(), inputs, settings).boxed().await?;
+        let folded =
+            fold(basis.definition.order_by, spec.schema(), inputs, settings).boxed().await?;
         if rows <= SHARED_TAIL_ROWS {
             return Ok(TailRows::Shared(folded.try_collect().await?));
         }
@@ -144,7 +154,12 @@ enum TailRows {
     Streamed(BatchStream),
 }
 
-fn tail_filter(basis: &Basis, point: Point, snapshot: &SnapshotState, keys: &KeyFilter) -> RowFilter {
+fn tail_filter(
+    basis: &Basis,
+    point: Point,
+    snapshot: &SnapshotState,
+    keys: &KeyFilter,
+) -> RowFilter {
     RowFilter {
         keys: keys.clone(),
         after_commit: Some(snapshot.log_commit()),
@@ -283,9 +298,9 @@ fn live_rows(winners: BatchStream) -> BatchStream {
     winners
         .map(|batch| {
             let batch = batch?;
-            let operations = batch
-                .column_by_name(OP_TYPE)
-                .ok_or_else(|| alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}")))?;
+            let operations = batch.column_by_name(OP_TYPE).ok_or_else(|| {
+                alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}"))
+            })?;
             let live = neq(operations, &StringArray::new_scalar(DELETE))?;
             if live.true_count() == batch.num_rows() {
                 return Ok(batch);

@@ -133,7 +133,10 @@ impl Tail {
         let mut reads = stream::iter(files)
             .map(|file| {
                 async move {
-                    read_file(log.table(), &file, spec, footers).await?.try_collect::<Vec<_>>().await
+                    read_file(log.table(), &file, spec, footers)
+                        .await?
+                        .try_collect::<Vec<_>>()
+                        .await
                 }
                 .boxed()
             })

@@ -82,19 +82,26 @@ fn check_lookup(world: &World, winner: Option<&Row>, lookup: &Lookup, key: &str,
         (None, Lookup::Absent) => return,
         (Some(winner), Lookup::Deleted(row)) if winner.value.is_none() => row,
         (Some(winner), Lookup::Found(row)) if winner.value.is_some() => row,
-        (winner, lookup) => panic!("{key:?} at {point}: the model has {winner:?}, the store {lookup:?}"),
+        (winner, lookup) => {
+            panic!("{key:?} at {point}: the model has {winner:?}, the store {lookup:?}")
+        }
     };
     let seen = seen(row);
     assert_eq!(seen.len(), 1);
     let winner = winner.unwrap();
-    assert!(world.ledger.is_row(winner, &seen[0]), "{key:?} at {point}: the model has {winner:?}, the store {seen:?}");
+    assert!(
+        world.ledger.is_row(winner, &seen[0]),
+        "{key:?} at {point}: the model has {winner:?}, the store {seen:?}"
+    );
 }
 
 /// Some keys: all, a prefix, a range (which may be empty), or a list.
 fn some_keys(world: &mut World) -> KeyFilter {
     let rng = &mut world.rng;
     match rng.random_range(0..6) {
-        0 => KeyFilter::prefix(["a", "a/", "b", "é", "long", "", "\u{10ffff}", "zz"].choose(rng).unwrap()),
+        0 => KeyFilter::prefix(
+            ["a", "a/", "b", "é", "long", "", "\u{10ffff}", "zz"].choose(rng).unwrap(),
+        ),
         1 => KeyFilter::Range { from: Some(world.pools.key(rng)), to: Some(world.pools.key(rng)) },
         2 => KeyFilter::Range { from: Some(world.pools.key(rng)), to: None },
         3 => KeyFilter::Range { from: None, to: Some(world.pools.key(rng)) },
@@ -107,7 +114,8 @@ async fn scan(world: &mut World, state: &RawState, basis: &Basis, point: Point) 
     let keys = some_keys(world);
     let partitions = *[1, 3].choose(&mut world.rng).unwrap();
     let payload = whole_value(basis.definition());
-    let streams = state.reader().scan(basis, point, keys.clone(), payload, partitions).await.unwrap();
+    let streams =
+        state.reader().scan(basis, point, keys.clone(), payload, partitions).await.unwrap();
     assert!((1..=partitions).contains(&streams.len()));
     let mut rows = Vec::new();
     for stream in streams {
@@ -119,19 +127,35 @@ async fn scan(world: &mut World, state: &RawState, basis: &Basis, point: Point) 
         winners.into_values().filter(|row| row.value.is_some() && keys.matches(&row.key)).collect();
     let read: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
     let wanted: Vec<&str> = expected.iter().map(|row| row.key.as_str()).collect();
-    assert_eq!(read, wanted, "the keys of a scan of {keys:?} at {point} in {partitions} partitions");
+    assert_eq!(
+        read, wanted,
+        "the keys of a scan of {keys:?} at {point} in {partitions} partitions"
+    );
     for (row, seen) in expected.iter().zip(&rows) {
-        assert!(world.ledger.is_row(row, seen), "scan at {point}: the model has {row:?}, the store {seen:?}");
+        assert!(
+            world.ledger.is_row(row, seen),
+            "scan at {point}: the model has {row:?}, the store {seen:?}"
+        );
     }
     let bare = state.reader().scan(basis, point, keys, Vec::new(), 1).await.unwrap().pop().unwrap();
     let bare: Vec<RecordBatch> = bare.try_collect().await.unwrap();
-    assert_eq!(bare.iter().map(RecordBatch::num_rows).sum::<usize>(), rows.len(), "a scan without values");
+    assert_eq!(
+        bare.iter().map(RecordBatch::num_rows).sum::<usize>(),
+        rows.len(),
+        "a scan without values"
+    );
 }
 
 async fn history(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
     let keys = some_keys(world);
-    let batches: Vec<RecordBatch> =
-        state.reader().history_rows(basis, keys.clone(), point).await.unwrap().try_collect().await.unwrap();
+    let batches: Vec<RecordBatch> = state
+        .reader()
+        .history_rows(basis, keys.clone(), point)
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
     let expected = world.ledger.history(point, |key| keys.matches(key));
     let read: Vec<_> = batches.iter().flat_map(provenance).collect();
     assert_eq!(read.len(), expected.len(), "rows of the history of {keys:?} at {point}");
@@ -169,7 +193,8 @@ fn provenance(batch: &RecordBatch) -> Vec<(Row, Option<bool>)> {
         .into_iter()
         .enumerate()
         .map(|(index, seen)| {
-            let epoch = apps.is_valid(index).then(|| (apps.value(index).to_owned(), epochs.value(index)));
+            let epoch =
+                apps.is_valid(index).then(|| (apps.value(index).to_owned(), epochs.value(index)));
             let row = Row {
                 key: seen.key,
                 version: seen.version,
@@ -191,8 +216,14 @@ async fn diff(world: &mut World, state: &RawState, basis: &Basis, from: Point) {
         to = Point { commit: to.commit, ..from };
     }
     let keys = some_keys(world);
-    let batches: Vec<RecordBatch> =
-        state.reader().diff_rows(basis, from, to, keys.clone()).await.unwrap().try_collect().await.unwrap();
+    let batches: Vec<RecordBatch> = state
+        .reader()
+        .diff_rows(basis, from, to, keys.clone())
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
     let read: Vec<Difference> = batches.iter().flat_map(differences).collect();
     let mut expected = world.ledger.diff(from, to);
     expected.retain(|difference| keys.matches(&difference.key));
@@ -200,7 +231,8 @@ async fn diff(world: &mut World, state: &RawState, basis: &Basis, from: Point) {
     let (before, after) = (world.ledger.fold(from), world.ledger.fold(to));
     let orders = batches.iter().flat_map(|batch| {
         let versions = batch.column_by_name("version").unwrap().as_primitive::<Int64Type>();
-        let times = batch.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
+        let times =
+            batch.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
         (0..batch.num_rows()).map(|row| (versions.value(row), times.value(row))).collect::<Vec<_>>()
     });
     for (difference, order) in expected.iter().zip(orders) {
@@ -221,7 +253,10 @@ fn differences(batch: &RecordBatch) -> Vec<Difference> {
         .enumerate()
         .map(|(row, (before, after))| Difference {
             key: keys.value(row).to_owned(),
-            change: ["inserted", "updated", "deleted"].into_iter().find(|kind| *kind == kinds.value(row)).unwrap(),
+            change: ["inserted", "updated", "deleted"]
+                .into_iter()
+                .find(|kind| *kind == kinds.value(row))
+                .unwrap(),
             before,
             after,
         })

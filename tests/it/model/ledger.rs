@@ -82,7 +82,8 @@ impl Ledger {
     pub(crate) fn fold(&self, point: Point) -> BTreeMap<&str, &Row> {
         let mut winners: BTreeMap<&str, &Row> = BTreeMap::new();
         for row in self.at(point) {
-            let wins = winners.get(row.key.as_str()).is_none_or(|known| self.compare(row, known).is_gt());
+            let wins =
+                winners.get(row.key.as_str()).is_none_or(|known| self.compare(row, known).is_gt());
             if wins {
                 winners.insert(&row.key, row);
             }
@@ -132,10 +133,14 @@ impl Ledger {
     /// The rows of a history: by key, commit and order, with whether each came late.
     pub(crate) fn history(&self, point: Point, wanted: impl Fn(&str) -> bool) -> Vec<(Row, bool)> {
         let mut rows: Vec<Row> = self.at(point).filter(|row| wanted(&row.key)).cloned().collect();
-        rows.sort_by(|a, b| a.key.cmp(&b.key).then(a.commit.cmp(&b.commit)).then_with(|| self.compare(a, b)));
+        rows.sort_by(|a, b| {
+            a.key.cmp(&b.key).then(a.commit.cmp(&b.commit)).then_with(|| self.compare(a, b))
+        });
         let late = |row: &Row| {
             rows.iter().any(|other| {
-                other.key == row.key && other.commit < row.commit && self.compare(other, row).is_gt()
+                other.key == row.key
+                    && other.commit < row.commit
+                    && self.compare(other, row).is_gt()
             })
         };
         let flags: Vec<bool> = rows.iter().map(late).collect();
@@ -144,8 +149,11 @@ impl Ledger {
 
     /// The rows of the commits after one, in the order of commits.
     pub(crate) fn changes(&self, after: i64) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.rows.iter().filter(|row| row.commit > after).cloned().collect();
-        rows.sort_by(|a, b| a.commit.cmp(&b.commit).then_with(|| a.key.cmp(&b.key)).then_with(|| self.compare(a, b)));
+        let mut rows: Vec<Row> =
+            self.rows.iter().filter(|row| row.commit > after).cloned().collect();
+        rows.sort_by(|a, b| {
+            a.commit.cmp(&b.commit).then_with(|| a.key.cmp(&b.key)).then_with(|| self.compare(a, b))
+        });
         rows
     }
 }

@@ -15,7 +15,8 @@ fn rows_without_ties(rng: &mut StdRng, pools: &Pools) -> Vec<Change> {
     let mut rows = Vec::new();
     while rows.len() < 300 {
         for change in pools.changes(rng, Shape::default(), &[]) {
-            let place = (change.key.clone(), change.version, change.event_time, change.value.is_none());
+            let place =
+                (change.key.clone(), change.version, change.event_time, change.value.is_none());
             let value = known.entry(place).or_insert_with(|| change.value.clone());
             // A row may come again as it is, but not with another value.
             if *value == change.value {
@@ -29,8 +30,10 @@ fn rows_without_ties(rng: &mut StdRng, pools: &Pools) -> Vec<Change> {
 async fn state_of(rows: &[Change], kind: Kind, rng: &mut StdRng) -> Vec<Seen> {
     let home = Home::new();
     let store = home.open_with(handle_settings(rng, kind)).await;
-    let (state, _) =
-        store.create_state("s", &fields(Shape::default()), ordered_by(kind.order_by)).await.unwrap();
+    let (state, _) = store
+        .create_state("s", &fields(Shape::default()), ordered_by(kind.order_by))
+        .await
+        .unwrap();
     let mut left = rows;
     let most = rng.random_range(1..=rows.len());
     while !left.is_empty() {

@@ -26,14 +26,29 @@ pub(crate) const APPS: usize = 2;
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    Append { handle: usize },
+    Append {
+        handle: usize,
+    },
     /// Several appends at once, by all handles.
     Together,
-    Epoch { handle: usize, app: usize, repeat: bool, parts: usize },
-    Materialize { handle: usize, rebuild: bool },
+    Epoch {
+        handle: usize,
+        app: usize,
+        repeat: bool,
+        parts: usize,
+    },
+    Materialize {
+        handle: usize,
+        rebuild: bool,
+    },
     Grow,
-    Checkpoint { handle: usize, snapshot: bool },
-    Reopen { handle: usize },
+    Checkpoint {
+        handle: usize,
+        snapshot: bool,
+    },
+    Reopen {
+        handle: usize,
+    },
     Optimize,
     ForeignAppend,
 }
@@ -91,7 +106,8 @@ pub(crate) struct Pools {
 impl Pools {
     pub(crate) fn new(rng: &mut StdRng) -> Self {
         let count = *[3, 25, 150].choose(rng).unwrap();
-        let mut keys: Vec<String> = (0..count).map(|n| format!("{}/{n:03}", ["a", "b", "ba", "é"][n % 4])).collect();
+        let mut keys: Vec<String> =
+            (0..count).map(|n| format!("{}/{n:03}", ["a", "b", "ba", "é"][n % 4])).collect();
         keys.extend(["", " ", "\u{10ffff}", "a\u{0}b"].map(str::to_owned));
         keys.extend(["x", "y"].map(|end| format!("{}{end}", "long".repeat(70))));
         let days = rng.random_range(1..6_i64);
@@ -119,7 +135,12 @@ impl Pools {
 
     fn change(&self, rng: &mut StdRng, shape: Shape) -> Change {
         let value = (!rng.random_bool(0.18)).then(|| value(rng, shape));
-        Change { key: self.key(rng), version: self.version(rng), event_time: *self.times.choose(rng).unwrap(), value }
+        Change {
+            key: self.key(rng),
+            version: self.version(rng),
+            event_time: *self.times.choose(rng).unwrap(),
+            value,
+        }
     }
 
     /// Rows of an append, some of them repeated, or repeating what was given before.

@@ -55,7 +55,11 @@ impl Drop for Replay {
             let steps = self.done.len().max(1) as u64;
             let last = &self.done[self.done.len().saturating_sub(12)..];
             eprintln!("the last steps: {last:?}");
-            eprintln!("replay with ALLUVIUM_SEED={} ALLUVIUM_STEPS={}", self.seed, steps.min(self.steps));
+            eprintln!(
+                "replay with ALLUVIUM_SEED={} ALLUVIUM_STEPS={}",
+                self.seed,
+                steps.min(self.steps)
+            );
         }
     }
 }
@@ -89,7 +93,10 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let home = Home::new();
         let creator = home.open().await;
-        creator.create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by)).await.unwrap();
+        creator
+            .create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by))
+            .await
+            .unwrap();
         let pools = Pools::new(&mut rng);
         let (mut handles, mut all_settings) = (Vec::new(), Vec::new());
         for _ in 0..HANDLES {
@@ -115,7 +122,10 @@ impl World {
 
     /// A shape that the state knows by now, or less.
     fn known_shape(&mut self) -> Shape {
-        Shape { grown: self.shape.grown && self.rng.random_bool(0.7), b: self.shape.b && self.rng.random_bool(0.7) }
+        Shape {
+            grown: self.shape.grown && self.rng.random_bool(0.7),
+            b: self.shape.b && self.rng.random_bool(0.7),
+        }
     }
 
     fn draw(&mut self, shape: Shape) -> Vec<Change> {
@@ -139,7 +149,9 @@ impl World {
                 self.append(handle, self.shape).await;
             }
             Step::Together => self.together().await,
-            Step::Epoch { handle, app, repeat, parts } => self.epoch(handle, app, repeat, parts).await,
+            Step::Epoch { handle, app, repeat, parts } => {
+                self.epoch(handle, app, repeat, parts).await
+            }
             Step::Materialize { handle, rebuild } => {
                 let report = self.handles[handle].materialize(rebuild).await.unwrap();
                 assert_eq!(report.to_commit, self.newest, "{report:?}");
@@ -178,7 +190,8 @@ impl World {
             let changes = self.draw(shape);
             parts.push((handle, batch(&changes, shape), changes));
         }
-        let appends = join_all(parts.iter().map(|(handle, batch, _)| self.handles[*handle].append(batch)));
+        let appends =
+            join_all(parts.iter().map(|(handle, batch, _)| self.handles[*handle].append(batch)));
         let materializes = self.rng.random_bool(0.5);
         let materialize = async {
             if materializes {
@@ -224,7 +237,9 @@ impl World {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Fenced);
             return;
         }
-        let EpochOutcome::Committed(receipt) = outcome.unwrap() else { panic!("epoch {number} was not applied") };
+        let EpochOutcome::Committed(receipt) = outcome.unwrap() else {
+            panic!("epoch {number} was not applied")
+        };
         known.owner = generation;
         known.owned[handle] = Some(generation);
         known.last = Some(number);
@@ -255,7 +270,12 @@ impl World {
         let mut changes = self.draw(Shape::default());
         let mut seen = std::collections::HashSet::new();
         changes.retain(|change| {
-            seen.insert((change.key.clone(), change.version, change.event_time, change.value.is_none()))
+            seen.insert((
+                change.key.clone(),
+                change.version,
+                change.event_time,
+                change.value.is_none(),
+            ))
         });
         delta::append(&self.home.table(STATE, "log"), &batch(&changes, Shape::default())).await;
         self.newest += 1;

@@ -28,18 +28,23 @@ pub(crate) async fn optimize(folder: &Path, target_bytes: u64) -> bool {
     let table = open(folder).await;
     let before = table.version();
     let target = NonZeroU64::new(target_bytes).unwrap();
-    let (table, _) = table.optimize().with_target_size(target).with_max_concurrent_tasks(1).await.unwrap();
+    let (table, _) =
+        table.optimize().with_target_size(target).with_max_concurrent_tasks(1).await.unwrap();
     table.version() != before
 }
 
 /// Appends changes (as of `Log::append`, complete) by delta-rs: the bookkeeping columns stay null.
 pub(crate) async fn append(folder: &Path, changes: &RecordBatch) {
     let table = open(folder).await;
-    let times = changes.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
+    let times =
+        changes.column_by_name("event_time").unwrap().as_primitive::<TimestampMicrosecondType>();
     let days: StringArray = times
         .values()
         .iter()
-        .map(|&time| chrono::DateTime::from_timestamp_micros(time).map(|time| time.format("%Y-%m-%d").to_string()))
+        .map(|&time| {
+            chrono::DateTime::from_timestamp_micros(time)
+                .map(|time| time.format("%Y-%m-%d").to_string())
+        })
         .collect();
     let mut fields: Vec<_> = changes.schema().fields().iter().cloned().collect();
     fields.push(Arc::new(arrow::datatypes::Field::new("dt", DataType::Utf8, true)));

@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// What a store was asked for.
@@ -29,7 +29,8 @@ pub(crate) struct Counts {
 impl Counts {
     /// What was asked for since the last call: gets, gets of commits, gets of data files, puts, lists.
     pub(crate) fn take(&self) -> [u64; 5] {
-        [&self.gets, &self.commit_gets, &self.data_gets, &self.puts, &self.lists].map(|count| count.swap(0, Ordering::SeqCst))
+        [&self.gets, &self.commit_gets, &self.data_gets, &self.puts, &self.lists]
+            .map(|count| count.swap(0, Ordering::SeqCst))
     }
 }
 
@@ -72,7 +73,9 @@ fn timeout() -> Error {
 }
 
 fn due(count: &AtomicI64) -> bool {
-    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| (left > 0).then_some(left - 1)).is_ok()
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| (left > 0).then_some(left - 1))
+        .is_ok()
 }
 
 fn is_commit(location: &Path) -> bool {
@@ -85,9 +88,16 @@ fn is_data(location: &Path) -> bool {
 
 #[async_trait]
 impl ObjectStore for FaultyStore {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
-        if self.read_only.load(Ordering::SeqCst) || (is_commit(location) && due(&self.failed_commits)) {
+        if self.read_only.load(Ordering::SeqCst)
+            || (is_commit(location) && due(&self.failed_commits))
+        {
             return Err(timeout());
         }
         let done = self.inner.put_opts(location, payload, options).await?;
@@ -96,7 +106,11 @@ impl ObjectStore for FaultyStore {
         if lost { Err(timeout()) } else { Ok(done) }
     }
 
-    async fn put_multipart_opts(&self, location: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
         self.inner.put_multipart_opts(location, options).await
     }
@@ -120,7 +134,10 @@ impl ObjectStore for FaultyStore {
         self.inner.get_ranges(location, ranges).await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.counts.deletes.fetch_add(1, Ordering::SeqCst);
         self.inner.delete_stream(locations)
     }
@@ -130,7 +147,11 @@ impl ObjectStore for FaultyStore {
         self.inner.list(prefix)
     }
 
-    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.lists.fetch_add(1, Ordering::SeqCst);
         self.inner.list_with_offset(prefix, offset)
     }

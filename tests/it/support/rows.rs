@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, StructArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, StructArray,
+};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, TimestampMicrosecondType};
 
@@ -72,19 +74,25 @@ pub(crate) fn batch(changes: &[Change], shape: Shape) -> RecordBatch {
     let present = NullBuffer::from_iter(values.iter().map(Option::is_some));
     let objects: Vec<Option<&(Option<i64>, Option<String>)>> =
         values.iter().map(|value| value.and_then(|value| value.object.as_ref())).collect();
-    let mut inner: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter(objects.iter().map(|o| o.and_then(|o| o.0))))];
+    let mut inner: Vec<ArrayRef> =
+        vec![Arc::new(Int64Array::from_iter(objects.iter().map(|o| o.and_then(|o| o.0))))];
     if shape.b {
         let b = StringArray::from_iter(objects.iter().map(|o| o.and_then(|o| o.1.as_deref())));
         inner.insert(0, Arc::new(b));
     }
     let nulls = NullBuffer::from_iter(objects.iter().map(Option::is_some));
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(Int64Array::from_iter_values(values.iter().map(|value| value.map_or(0, |value| value.n)))),
-        Arc::new(StringArray::from_iter(values.iter().map(|value| value.and_then(|value| value.text.as_deref())))),
+        Arc::new(Int64Array::from_iter_values(
+            values.iter().map(|value| value.map_or(0, |value| value.n)),
+        )),
+        Arc::new(StringArray::from_iter(
+            values.iter().map(|value| value.and_then(|value| value.text.as_deref())),
+        )),
         Arc::new(StructArray::new(object_fields(shape), inner, Some(nulls))),
     ];
     if shape.grown {
-        let grown = Int64Array::from_iter(values.iter().map(|value| value.and_then(|value| value.grown)));
+        let grown =
+            Int64Array::from_iter(values.iter().map(|value| value.and_then(|value| value.grown)));
         columns.insert(1, Arc::new(grown));
     }
     let value = StructArray::new(fields(shape), columns, Some(present));
@@ -109,9 +117,9 @@ pub(crate) fn values(column: &ArrayRef) -> Vec<Option<Value>> {
     let objects = whole.column_by_name("object").unwrap().as_struct();
     let a = objects.column_by_name("a").unwrap();
     let value = |row: usize| {
-        let object = objects.is_valid(row).then(|| {
-            (number(a, row), objects.column_by_name("b").and_then(|b| text(b, row)))
-        });
+        let object = objects
+            .is_valid(row)
+            .then(|| (number(a, row), objects.column_by_name("b").and_then(|b| text(b, row))));
         Value {
             n: number(n, row).expect("n is required"),
             text: text(texts, row),
@@ -124,7 +132,8 @@ pub(crate) fn values(column: &ArrayRef) -> Vec<Option<Value>> {
 
 /// The rows of a batch in fold shape with the whole value.
 pub(crate) fn seen(batch: &RecordBatch) -> Vec<Seen> {
-    let named = |name: &str| batch.column_by_name(name).unwrap_or_else(|| panic!("no column {name}"));
+    let named =
+        |name: &str| batch.column_by_name(name).unwrap_or_else(|| panic!("no column {name}"));
     let keys = named("state_key").as_string::<i32>();
     let versions = named("version").as_primitive::<Int64Type>();
     let times = named("event_time").as_primitive::<TimestampMicrosecondType>();

@@ -4,11 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use alluvium::{
-    Durability, Error, ErrorKind, Lookup, OrderBy, Point, RawState, Result, StateSettings, Store, StoreSettings,
+    Durability, Error, ErrorKind, Lookup, OrderBy, Point, RawState, Result, StateSettings, Store,
+    StoreSettings,
 };
 use alluvium_log::KeyFilter;
 use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray,
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, TimestampMicrosecondType};
@@ -78,7 +80,12 @@ pub(crate) async fn by_time(store: &Store, name: &str) -> RawState {
     create(store, name, &n_fields(), OrderBy::EventTime).await
 }
 
-pub(crate) async fn create(store: &Store, name: &str, fields: &Fields, order_by: OrderBy) -> RawState {
+pub(crate) async fn create(
+    store: &Store,
+    name: &str,
+    fields: &Fields,
+    order_by: OrderBy,
+) -> RawState {
     store.create_state(name, fields, ordered_by(order_by)).await.unwrap().0
 }
 
@@ -87,7 +94,10 @@ pub(crate) type Change<'a> = (&'a str, i64, Option<i64>);
 
 /// Changes of a state with the field `n`.
 pub(crate) fn n_batch(changes: &[Change<'_>]) -> RecordBatch {
-    let times: Vec<i64> = changes.iter().map(|change| START + change.1.clamp(-1_000_000, 1_000_000) * SECOND).collect();
+    let times: Vec<i64> = changes
+        .iter()
+        .map(|change| START + change.1.clamp(-1_000_000, 1_000_000) * SECOND)
+        .collect();
     n_batch_at(changes, &times)
 }
 
@@ -96,7 +106,12 @@ pub(crate) fn n_batch_at(changes: &[Change<'_>], times: &[i64]) -> RecordBatch {
     let present: Vec<bool> = changes.iter().map(|change| change.2.is_some()).collect();
     let n: ArrayRef = Arc::new(Int64Array::from_iter(changes.iter().map(|change| change.2)));
     let value = StructArray::new(n_fields(), vec![n], Some(NullBuffer::from(present)));
-    value_batch(changes.iter().map(|change| change.0), changes.iter().map(|change| change.1), times, Arc::new(value))
+    value_batch(
+        changes.iter().map(|change| change.0),
+        changes.iter().map(|change| change.1),
+        times,
+        Arc::new(value),
+    )
 }
 
 /// Changes with any value; a null one is a DELETE.
@@ -106,12 +121,17 @@ pub(crate) fn value_batch<'a>(
     times: &[i64],
     value: ArrayRef,
 ) -> RecordBatch {
-    let operations: StringArray =
-        (0..value.len()).map(|row| Some(if value.is_null(row) { "DELETE" } else { "UPSERT" })).collect();
+    let operations: StringArray = (0..value.len())
+        .map(|row| Some(if value.is_null(row) { "DELETE" } else { "UPSERT" }))
+        .collect();
     RecordBatch::try_from_iter_with_nullable([
         ("state_key", Arc::new(StringArray::from_iter_values(keys)) as ArrayRef, false),
         ("version", Arc::new(Int64Array::from_iter_values(versions)), false),
-        ("event_time", Arc::new(TimestampMicrosecondArray::from(times.to_vec()).with_timezone("UTC")), false),
+        (
+            "event_time",
+            Arc::new(TimestampMicrosecondArray::from(times.to_vec()).with_timezone("UTC")),
+            false,
+        ),
         ("op_type", Arc::new(operations), false),
         ("state_value", value, true),
     ])
@@ -119,7 +139,11 @@ pub(crate) fn value_batch<'a>(
 }
 
 /// Upserts of keys at versions 1, 2, .. with the given columns as the value.
-pub(crate) fn upserts(keys: &[&str], first_version: i64, columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+pub(crate) fn upserts(
+    keys: &[&str],
+    first_version: i64,
+    columns: Vec<(&str, ArrayRef)>,
+) -> RecordBatch {
     let value: StructArray = StructArray::try_from(columns).unwrap();
     let versions: Vec<i64> = (0..keys.len() as i64).map(|row| first_version + row).collect();
     let times: Vec<i64> = versions.iter().map(|version| START + version * SECOND).collect();
@@ -145,7 +169,9 @@ pub(crate) fn live_of(batch: &RecordBatch) -> Vec<Live> {
     let value = batch.column_by_name("state_value").unwrap().as_struct();
     let n = value.column_by_name("n").unwrap().as_primitive::<Int64Type>();
     (0..batch.num_rows())
-        .map(|row| (keys.value(row).to_owned(), versions.value(row), n.is_valid(row).then(|| n.value(row))))
+        .map(|row| {
+            (keys.value(row).to_owned(), versions.value(row), n.is_valid(row).then(|| n.value(row)))
+        })
         .collect()
 }
 
@@ -201,7 +227,8 @@ pub(crate) async fn assert_sound(state: &RawState) {
 pub(crate) async fn sql(store: &Store, query: &str) -> Result<RecordBatch> {
     let rows = store.sql(query).await?;
     let schema = rows.schema();
-    let batches: Vec<RecordBatch> = rows.try_collect().await.map_err(|error| alluvium_query::sql_error(error))?;
+    let batches: Vec<RecordBatch> =
+        rows.try_collect().await.map_err(|error| alluvium_query::sql_error(error))?;
     Ok(arrow::compute::concat_batches(&schema, &batches).unwrap())
 }
 

@@ -15,9 +15,9 @@ use arrow::datatypes::{
 use super::canonical::{Caster, is_instant};
 use super::ddl::format_type;
 use super::fault::Fault;
-use super::key::{encode_key, integer_key_part};
 use super::rows::{null_key, parse_event_time, parse_version};
 use super::time;
+use alluvium_log::{encode_key, integer_key_part};
 
 /// The keys of the rows, from one column or several.
 pub(crate) fn keys(parts: &[(&str, ArrayRef)], caster: &mut Caster) -> Result<ArrayRef, Fault> {

@@ -16,9 +16,9 @@ use super::ddl::refuse_same_names;
 use super::fault::{Fault, quote_name};
 use super::infer::{CellInference, case_clash};
 use super::input::{Bytes, read_error};
-use super::key::encode_key;
 use super::lines::MAX_LINE_BYTES;
 use super::rows::{Head, RowSink, find_roles, null_key, parse_event_time, parse_version};
+use alluvium_log::encode_key;
 
 pub(crate) struct CsvReader {
     reader: csv::Reader<Guarded>,

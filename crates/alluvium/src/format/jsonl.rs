@@ -13,9 +13,9 @@ use super::fault::{Fault, quote_name};
 use super::infer::Inference;
 use super::input::Bytes;
 use super::json::{Json, parse_json};
-use super::key::{encode_key, integer_key_part};
 use super::lines::{Block, Lines};
 use super::rows::{Head, RowSink, null_key, parse_event_time, parse_version};
+use alluvium_log::{encode_key, integer_key_part};
 
 type Entries<'a> = [(Cow<'a, str>, Json<'a>)];
 

@@ -23,7 +23,7 @@ mod input;
 mod json;
 mod json_out;
 mod jsonl;
-mod key;
+
 mod leaf;
 mod lines;
 mod number;
@@ -35,6 +35,7 @@ mod time;
 #[cfg(test)]
 mod tests;
 
+pub use alluvium_log::{decode_key, encode_key, integer_key_part};
 pub use build::{ColumnBuilder, build_array};
 pub use changes::{ChangeMapping, ChangeReader, OnBad, ReadOptions, ReaderSchema, SAMPLE_ROWS};
 pub use chunk::{ChangeChunk, Reject};
@@ -44,7 +45,6 @@ pub use infer::{Inference, infer_fields};
 pub use input::InputFormat;
 pub use json::{Json, MAX_DEPTH, parse_json};
 pub use json_out::{write_row, write_value};
-pub use key::{decode_key, encode_key, integer_key_part};
 pub use lines::MAX_LINE_BYTES;
 pub use time::{
     format_date, format_timestamp, format_timestamp_ntz, parse_date, parse_timestamp,

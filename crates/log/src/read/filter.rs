@@ -70,6 +70,19 @@ impl KeyFilter {
         }
     }
 
+    /// Whether every key between two bounds is wanted; an absent bound is unknown.
+    fn matches_between(&self, low: Option<&str>, high: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Keys(_) => false,
+            Self::Range { from, to } => {
+                let above = |from: &String| low.is_some_and(|low| low >= from.as_str());
+                let below = |to: &String| high.is_some_and(|high| high < to.as_str());
+                from.as_ref().is_none_or(above) && to.as_ref().is_none_or(below)
+            }
+        }
+    }
+
     /// The keys wanted by both; a list of keys stays a list.
     pub fn intersect(&self, other: &Self) -> Self {
         match (self, other) {
@@ -138,7 +151,9 @@ impl RowFilter {
     pub(crate) fn matches_all(&self, file: &DataFile) -> bool {
         let stats = &file.stats;
         let span = file.commits.span();
-        self.keys == KeyFilter::All
+        let low = stats.min_key.as_deref();
+        let high = stats.max_key.as_deref();
+        self.keys.matches_between(low, high)
             && self.after_commit.is_none_or(|after| span.low > after)
             && self.up_to_commit.is_none_or(|last| span.high <= last)
             && self.max_version.is_none_or(|max| stats.max_version.is_some_and(|v| v <= max))

@@ -15,24 +15,24 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, FieldRef, Int32Type, Int64Type, SchemaRef};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use object_store::path::Path;
 use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use parking_lot::Mutex;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
-use parquet::arrow::ProjectionMask;
 use parquet::bloom_filter::Sbbf;
 use parquet::file::metadata::PageIndexPolicy;
-use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::columns::{
-    APPEND_ID, APPEND_SEQ, COMMIT, DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, VERSION,
-    fold_schema,
+    APPEND_ID, APPEND_SEQ, COMMIT, DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT,
+    VERSION, fold_schema,
 };
-use crate::conform::conform;
+use crate::conform::conform_stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::{DataFile, FileCommits, Table};
 pub use filter::{KeyFilter, RowFilter};
@@ -124,7 +124,11 @@ pub async fn read_file(
             return Ok(shaped);
         }
         let mask = spec.filter.mask(&shaped)?;
-        Ok(if mask.true_count() == shaped.num_rows() { shaped } else { filter_record_batch(&shaped, &mask)? })
+        Ok(if mask.true_count() == shaped.num_rows() {
+            shaped
+        } else {
+            filter_record_batch(&shaped, &mask)?
+        })
     });
     Ok(rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed())
 }
@@ -149,7 +153,8 @@ fn gone(error: Error, file: &DataFile) -> Error {
 fn check_span(table: &Table, file: &DataFile, filter: &RowFilter) -> Result<()> {
     let unsure = match &file.commits {
         FileCommits::All(span) => *span,
-        FileCommits::ByAppend { rest, .. } => *rest,
+        FileCommits::ByAppend { rest: Some(rest), .. } => *rest,
+        FileCommits::ByAppend { rest: None, .. } => return Ok(()),
     };
     let cuts = [filter.after_commit, filter.up_to_commit];
     let inside = cuts.into_iter().flatten().find(|cut| unsure.low <= *cut && *cut < unsure.high);
@@ -159,7 +164,11 @@ fn check_span(table: &Table, file: &DataFile, filter: &RowFilter) -> Result<()> 
             format!(
                 "table {}, file {}: its rows belong to some commit of {} to {}, which can't be told any more \
                  (another engine wrote it and the log was cleaned up), so commit {cut} can't be answered; ask from {} on",
-                table.label(), file.add.path, unsure.low, unsure.high, unsure.high
+                table.label(),
+                file.add.path,
+                unsure.low,
+                unsure.high,
+                unsure.high
             ),
         )),
         _ => Ok(()),
@@ -175,25 +184,26 @@ fn reader_options() -> ArrowReaderOptions {
 /// The columns of a file that a spec needs.
 fn projection(metadata: &ArrowReaderMetadata, spec: &ReadSpec) -> ProjectionMask {
     let schema = metadata.parquet_schema();
-    let value_fields: Option<HashSet<&str>> = spec.payload.iter().find_map(|field| {
-        match (field.name().as_str(), field.data_type()) {
+    let value_fields: Option<HashSet<&str>> =
+        spec.payload.iter().find_map(|field| match (field.name().as_str(), field.data_type()) {
             (STATE_VALUE, DataType::Struct(fields)) => {
                 Some(fields.iter().map(|field| field.name().as_str()).collect())
             }
             _ => None,
-        }
-    });
-    let leaves = schema.columns().iter().enumerate().filter(|(_, column)| {
-        match column.path().parts() {
+        });
+    let leaves =
+        schema.columns().iter().enumerate().filter(|(_, column)| match column.path().parts() {
             [first, second, ..] if first == STATE_VALUE => {
                 value_fields.as_ref().is_some_and(|wanted| wanted.contains(second.as_str()))
             }
             [first, ..] => {
-                matches!(first.as_str(), STATE_KEY | VERSION | EVENT_TIME | OP_TYPE | APPEND_ID | APPEND_SEQ | COMMIT)
+                matches!(
+                    first.as_str(),
+                    STATE_KEY | VERSION | EVENT_TIME | OP_TYPE | APPEND_ID | APPEND_SEQ | COMMIT
+                )
             }
             [] => false,
-        }
-    });
+        });
     let mut wanted: Vec<usize> = leaves.map(|(index, _)| index).collect();
     let has_value = wanted.iter().any(|&leaf| is_value(metadata, leaf));
     if value_fields.is_some() && !has_value {
@@ -219,10 +229,13 @@ async fn read_whole(
     spec: &ReadSpec,
     footers: &FooterCache,
 ) -> Result<RowStream> {
-    let bytes: Bytes = table.store().get(&Path::from(file.add.path.as_str())).await?.bytes().await?;
+    let bytes: Bytes =
+        table.store().get(&Path::from(file.add.path.as_str())).await?.bytes().await?;
     let footer = match footers.entries.get(&cache_key(table, file)) {
         Some(footer) => footer,
-        None => remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?),
+        None => {
+            remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?)
+        }
     };
     let pruned = prune(footer.metadata.metadata(), &spec.filter);
     let mut builder =
@@ -275,9 +288,10 @@ async fn read_parts(
     if let KeyFilter::Keys(keys) = &spec.filter.keys {
         let blooms = bloom_filters(&footer, reader.clone()).await?;
         let absent = |group: &usize| {
-            blooms.get(*group).and_then(Option::as_ref).is_some_and(|bloom| {
-                keys.iter().all(|key| !bloom.check(&key.as_str()))
-            })
+            blooms
+                .get(*group)
+                .and_then(Option::as_ref)
+                .is_some_and(|bloom| keys.iter().all(|key| !bloom.check(&key.as_str())))
         };
         if pruned.row_groups.iter().all(absent) {
             pruned.row_groups.clear();
@@ -329,13 +343,15 @@ fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<Record
         let column = batch
             .column_by_name(name)
             .ok_or_else(|| Error::corrupt(format!("the column {name} is missing")))?;
-        if let Some(row) = (column.null_count() > 0).then(|| (0..rows).find(|&row| column.is_null(row))) {
+        if let Some(row) =
+            (column.null_count() > 0).then(|| (0..rows).find(|&row| column.is_null(row)))
+        {
             return Err(Error::corrupt(format!(
                 "{name} is null in row {} of the batch: another engine wrote a row that can't be valid",
                 row.unwrap_or_default()
             )));
         }
-        conform(column, data_type, name).map_err(|error| Error::corrupt(error.message().to_owned()))
+        conform_stored(column, data_type, name).map_err(|error| Error::corrupt(error.message().to_owned()))
     };
     let schema = spec.schema();
     let keys = required(STATE_KEY, &DataType::Utf8)?;
@@ -351,7 +367,7 @@ fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<Record
     for field in &spec.payload {
         columns.push(match batch.column_by_name(field.name()) {
             None => new_null_array(field.data_type(), rows),
-            Some(column) => conform(column, field.data_type(), field.name())
+            Some(column) => conform_stored(column, field.data_type(), field.name())
                 .map_err(|error| Error::corrupt(error.message().to_owned()))?,
         });
     }
@@ -373,7 +389,7 @@ fn sequence(batch: &RecordBatch, rows: usize) -> Result<Int32Array> {
     let Some(column) = batch.column_by_name(APPEND_SEQ) else {
         return Ok(Int32Array::from(vec![0; rows]));
     };
-    let column = conform(column, &DataType::Int32, APPEND_SEQ)?;
+    let column = conform_stored(column, &DataType::Int32, APPEND_SEQ)?;
     let given = column.as_primitive::<Int32Type>();
     Ok(match given.null_count() {
         0 => given.clone(),
@@ -384,7 +400,7 @@ fn sequence(batch: &RecordBatch, rows: usize) -> Result<Int32Array> {
 /// The commit of each row: what the row says itself, else what the file says, by append id where it holds several.
 fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Array> {
     let stamped = match batch.column_by_name(COMMIT) {
-        Some(column) => Some(conform(column, &DataType::Int64, COMMIT)?),
+        Some(column) => Some(conform_stored(column, &DataType::Int64, COMMIT)?),
         None => None,
     };
     let stamped = stamped.as_ref().map(|column| column.as_primitive::<Int64Type>());
@@ -392,16 +408,18 @@ fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Arr
         return Ok(all.clone());
     }
     let append_ids = match (&file.commits, batch.column_by_name(APPEND_ID)) {
-        (FileCommits::ByAppend { .. }, Some(column)) => Some(conform(column, &DataType::Utf8, APPEND_ID)?),
+        (FileCommits::ByAppend { .. }, Some(column)) => {
+            Some(conform_stored(column, &DataType::Utf8, APPEND_ID)?)
+        }
         _ => None,
     };
     let append_ids = append_ids.as_ref().map(|column| column.as_string::<i32>());
     let of_file = |row: usize| match &file.commits {
         FileCommits::All(span) => span.high,
-        FileCommits::ByAppend { known, rest, .. } => append_ids
+        FileCommits::ByAppend { known, rest, span } => append_ids
             .filter(|ids| ids.is_valid(row))
             .and_then(|ids| known.get(ids.value(row)).copied())
-            .unwrap_or(rest.high),
+            .unwrap_or(rest.unwrap_or(*span).high),
     };
     Ok((0..rows)
         .map(|row| {
@@ -410,4 +428,3 @@ fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Arr
         })
         .collect())
 }
-

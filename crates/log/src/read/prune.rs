@@ -25,9 +25,12 @@ struct Leaves {
 
 fn leaves(metadata: &ParquetMetaData) -> Leaves {
     let find = |name: &str| {
-        metadata.file_metadata().schema_descr().columns().iter().position(|column| {
-            matches!(column.path().parts(), [only] if only == name)
-        })
+        metadata
+            .file_metadata()
+            .schema_descr()
+            .columns()
+            .iter()
+            .position(|column| matches!(column.path().parts(), [only] if only == name))
     };
     Leaves { key: find(STATE_KEY), version: find(VERSION), event_time: find(EVENT_TIME) }
 }
@@ -49,7 +52,9 @@ pub(crate) fn prune(metadata: &ParquetMetaData, filter: &RowFilter) -> Pruned {
 fn group_may_match(group: &RowGroupMetaData, leaves: &Leaves, filter: &RowFilter) -> bool {
     let statistics = |leaf: Option<usize>| leaf.and_then(|leaf| group.column(leaf).statistics());
     let keys = match statistics(leaves.key) {
-        Some(s @ Statistics::ByteArray(_)) => filter.keys.may_match(s.min_bytes_opt(), s.max_bytes_opt()),
+        Some(s @ Statistics::ByteArray(_)) => {
+            filter.keys.may_match(s.min_bytes_opt(), s.max_bytes_opt())
+        }
         _ => true,
     };
     let least = |leaf: Option<usize>| match statistics(leaf) {

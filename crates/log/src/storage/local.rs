@@ -152,10 +152,9 @@ fn put_staged(
         }
     }
     outcome.map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => Error::AlreadyExists {
-            path: target.display().to_string(),
-            source: Box::new(source),
-        },
+        io::ErrorKind::AlreadyExists => {
+            Error::AlreadyExists { path: target.display().to_string(), source: Box::new(source) }
+        }
         _ => failed(target, source),
     })?;
     sync_parent(target, durability)
@@ -173,10 +172,9 @@ fn sync_parent(target: &FsPath, durability: Durability) -> Result<()> {
 /// Writes straight to a name that nothing refers to yet; a torn file stays unreferenced.
 fn put_unreferenced(target: &FsPath, payload: &PutPayload, durability: Durability) -> Result<()> {
     let mut file = open_new(target, durability).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => Error::AlreadyExists {
-            path: target.display().to_string(),
-            source: Box::new(source),
-        },
+        io::ErrorKind::AlreadyExists => {
+            Error::AlreadyExists { path: target.display().to_string(), source: Box::new(source) }
+        }
         _ => failed(target, source),
     })?;
     if let Err(source) = write_all(&mut file, payload, durability) {
@@ -265,7 +263,9 @@ impl ObjectStore for LocalStore {
 }
 
 /// The same listing in ascending order of names.
-fn in_order(listing: BoxStream<'static, Result<ObjectMeta>>) -> BoxStream<'static, Result<ObjectMeta>> {
+fn in_order(
+    listing: BoxStream<'static, Result<ObjectMeta>>,
+) -> BoxStream<'static, Result<ObjectMeta>> {
     stream::once(async move {
         let mut entries: Vec<ObjectMeta> = listing.try_collect().await?;
         entries.sort_unstable_by(|a, b| a.location.cmp(&b.location));

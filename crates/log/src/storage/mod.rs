@@ -39,7 +39,9 @@ impl Storage {
                     .ok()
                     .and_then(|url| url.to_file_path().ok())
                     .ok_or_else(|| {
-                        Error::invalid(format!("{uri} is not a file URL: write file:///absolute/path"))
+                        Error::invalid(format!(
+                            "{uri} is not a file URL: write file:///absolute/path"
+                        ))
                     })?;
                 Self::open_folder(path, durability)
             }
@@ -92,7 +94,8 @@ impl Storage {
         let listing = self.root.list_with_delimiter(None).await?;
         let mut names = Vec::new();
         for prefix in listing.common_prefixes {
-            let first = prefix.clone().join("log").join("_delta_log").join("00000000000000000000.json");
+            let first =
+                prefix.clone().join("log").join("_delta_log").join("00000000000000000000.json");
             let name = prefix.filename().unwrap_or_default().to_owned();
             if validate_state_name(&name).is_err() {
                 continue;

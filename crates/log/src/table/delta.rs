@@ -23,8 +23,14 @@ use super::model::{Action, CommitInfo, FileAdd, FileRemove, Protocol, TableMetad
 use crate::error::{Error, ErrorKind, Result};
 
 /// Features of other writers that do not change what a file's rows are.
-const SUPPORTED_FEATURES: &[&str] =
-    &["appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "checkConstraints", "generatedColumns"];
+const SUPPORTED_FEATURES: &[&str] = &[
+    "appendOnly",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "checkConstraints",
+    "generatedColumns",
+];
 
 /// The runtime of `deltalake`'s own machinery, which blocks inside async functions and needs several threads.
 static RUNTIME: LazyLock<std::io::Result<tokio::runtime::Runtime>> = LazyLock::new(|| {
@@ -111,10 +117,9 @@ impl DeltaAccess {
             .collect::<Result<Vec<_>>>()?;
         let mut transactions = Vec::new();
         for app_id in app_ids {
-            let last = snapshot
-                .transaction_version(log_store.as_ref(), &app_id)
-                .await
-                .map_err(|error| delta_error(error, "an application's progress could not be read"))?;
+            let last = snapshot.transaction_version(log_store.as_ref(), &app_id).await.map_err(
+                |error| delta_error(error, "an application's progress could not be read"),
+            )?;
             transactions.extend(last.map(|last| (app_id, last)));
         }
         Ok(Loaded {
@@ -155,7 +160,8 @@ impl DeltaAccess {
         let access = self.clone();
         on_delta_runtime(async move {
             let mut table = DeltaTable::new(access.log_store()?);
-            let wanted = u64::try_from(version).map_err(|_| Error::internal("a negative version"))?;
+            let wanted =
+                u64::try_from(version).map_err(|_| Error::internal("a negative version"))?;
             let failed = |error| delta_error(error, "a checkpoint could not be written");
             table.load_version(wanted).await.map_err(failed)?;
             deltalake_core::checkpoints::create_checkpoint(&table, None).await.map_err(failed)
@@ -356,7 +362,11 @@ fn from_protocol(protocol: &DeltaProtocol) -> Result<Protocol> {
             ),
         ));
     }
-    Ok(Protocol { reader: number("minReaderVersion"), writer: number("minWriterVersion"), features })
+    Ok(Protocol {
+        reader: number("minReaderVersion"),
+        writer: number("minWriterVersion"),
+        features,
+    })
 }
 
 fn to_metadata(metadata: &TableMetadata) -> Result<Metadata> {
@@ -379,9 +389,7 @@ fn to_metadata(metadata: &TableMetadata) -> Result<Metadata> {
 
 fn from_metadata(metadata: &Metadata) -> Result<TableMetadata> {
     let unreadable = || Error::corrupt("the table's schema can't be read");
-    let schema = metadata
-        .parse_schema()
-        .map_err(|error| unreadable().with_source(error))?;
+    let schema = metadata.parse_schema().map_err(|error| unreadable().with_source(error))?;
     let arrow: Schema =
         (&schema).try_into_arrow().map_err(|error| unreadable().with_source(error))?;
     Ok(TableMetadata {

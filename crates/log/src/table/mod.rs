@@ -432,7 +432,9 @@ impl Table {
         }
         let error = Error::new(
             ErrorKind::Unknown,
-            format!("whether commit {version} was made could not be learned: read again before retrying"),
+            format!(
+                "whether commit {version} was made could not be learned: read again before retrying"
+            ),
         );
         Err(self.placed(match last_error {
             Some(source) => error.with_source(source),
@@ -442,7 +444,9 @@ impl Table {
 
     async fn is_ours(&self, version: i64, id: &str) -> Result<bool> {
         let actions = self.read_commit(version).await?.unwrap_or_default();
-        Ok(actions.iter().any(|action| matches!(action, Action::Info(info) if info.id() == Some(id))))
+        Ok(actions
+            .iter()
+            .any(|action| matches!(action, Action::Info(info) if info.id() == Some(id))))
     }
 
     // --- checkpoints ---------------------------------------------------------------------------------------
@@ -521,6 +525,9 @@ impl LogListing {
     fn gap(&self) -> Option<i64> {
         let first = self.checkpoint.map_or(0, |version| version + 1);
         let needed = self.commits.iter().filter(|&&version| version >= first);
-        needed.zip(first..).find(|(version, expected)| *version != expected).map(|(_, expected)| expected)
+        needed
+            .zip(first..)
+            .find(|(version, expected)| *version != expected)
+            .map(|(_, expected)| expected)
     }
 }

@@ -45,8 +45,8 @@ pub enum FileCommits {
     ByAppend {
         /// The commit of each append id.
         known: Arc<BTreeMap<String, i64>>,
-        /// What rows without a known append id may have.
-        rest: CommitSpan,
+        /// What rows without a known append id may have; `None` when there are no such rows.
+        rest: Option<CommitSpan>,
         /// All of the above together.
         span: CommitSpan,
     },
@@ -115,7 +115,8 @@ impl FileStats {
     ///
     /// `trusted` says that the file is ours, so that a long maximum key is whole or left out, never cut.
     pub fn parse(json: Option<&str>, trusted: bool) -> Self {
-        let Some(value) = json.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
+        let Some(value) =
+            json.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
         else {
             return Self::default();
         };
@@ -309,11 +310,9 @@ impl TableState {
         let Some(span) = spans.reduce(CommitSpan::join) else {
             return FileCommits::All(CommitSpan { low: 0, high: version });
         };
-        if span.is_exact() {
-            return FileCommits::All(span);
-        }
         let mut known = BTreeMap::new();
         let mut rest: Option<CommitSpan> = None;
+        let join = |rest: Option<CommitSpan>, span| Some(rest.map_or(span, |known| known.join(span)));
         for file in origins {
             match (&file.commits, file.add.tags.get(TAG_APPEND)) {
                 (FileCommits::All(span), Some(append)) if span.is_exact() => {
@@ -321,15 +320,17 @@ impl TableState {
                 }
                 (FileCommits::ByAppend { known: more, rest: other, .. }, _) => {
                     known.extend(more.iter().map(|(append, commit)| (append.clone(), *commit)));
-                    rest = Some(rest.map_or(*other, |span| span.join(*other)));
+                    if let Some(other) = *other {
+                        rest = join(rest, other);
+                    }
                 }
-                (commits, _) => {
-                    let span = commits.span();
-                    rest = Some(rest.map_or(span, |known| known.join(span)));
-                }
+                (FileCommits::All(span), _) => rest = join(rest, *span),
             }
         }
-        FileCommits::ByAppend { known: Arc::new(known), rest: rest.unwrap_or(span), span }
+        if known.is_empty() {
+            return FileCommits::All(rest.unwrap_or(span));
+        }
+        FileCommits::ByAppend { known: Arc::new(known), rest, span }
     }
 }
 

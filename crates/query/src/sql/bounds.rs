@@ -94,7 +94,10 @@ fn named_value(column: &Expr, value: &ScalarValue) -> Option<(&'static str, (i64
     let column = match column {
         Expr::Column(column) => column,
         Expr::Cast(Cast { expr, field }) => match (expr.as_ref(), field.data_type()) {
-            (Expr::Column(column), DataType::Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, _)) => column,
+            (
+                Expr::Column(column),
+                DataType::Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, _),
+            ) => column,
             _ => return None,
         },
         _ => return None,
@@ -103,7 +106,9 @@ fn named_value(column: &Expr, value: &ScalarValue) -> Option<(&'static str, (i64
     match (column.name.as_str(), value) {
         (VERSION, ScalarValue::Int64(Some(value))) => Some((VERSION, exact(*value))),
         (COMMIT, ScalarValue::Int64(Some(value))) => Some((COMMIT, exact(*value))),
-        (EVENT_TIME, ScalarValue::TimestampMicrosecond(Some(value), _)) => Some((EVENT_TIME, exact(*value))),
+        (EVENT_TIME, ScalarValue::TimestampMicrosecond(Some(value), _)) => {
+            Some((EVENT_TIME, exact(*value)))
+        }
         (EVENT_TIME, ScalarValue::TimestampNanosecond(Some(value), _)) => {
             let below = value.div_euclid(1_000);
             let fraction = i64::from(value.rem_euclid(1_000) != 0);

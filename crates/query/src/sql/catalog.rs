@@ -42,7 +42,9 @@ struct Pin {
 impl Pins {
     pub(super) fn new(readers: &[Reader]) -> Arc<Self> {
         let pin = |reader: &Reader| Pin { reader: reader.clone(), basis: OnceCell::new() };
-        Arc::new(Self { states: readers.iter().map(|reader| (reader.name().to_owned(), pin(reader))).collect() })
+        Arc::new(Self {
+            states: readers.iter().map(|reader| (reader.name().to_owned(), pin(reader))).collect(),
+        })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -68,10 +70,15 @@ impl Pins {
                 Some(known) => format!("names keep their case, write '{known}'"),
                 None => format!("there are: {}", self.names().join(", ")),
             };
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no state {name:?} ({hint})")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("there is no state {name:?} ({hint})"),
+            ));
         };
         let basis = pin.basis.get().ok_or_else(|| {
-            Error::invalid(format!("the state {name:?} must be given to a table function as a 'text' in quotes"))
+            Error::invalid(format!(
+                "the state {name:?} must be given to a table function as a 'text' in quotes"
+            ))
         })?;
         Ok((pin.reader.clone(), basis.clone()))
     }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DT, EVENT_TIME, FOLD_COLUMNS, Result, STATE_KEY, STATE_VALUE, StateDefinition, TIER,
-    VERSION, fold_schema, log_schema, value_field,
+    APPEND_SEQ, COMMIT, DT, EVENT_TIME, FOLD_COLUMNS, Result, STATE_KEY, STATE_VALUE,
+    StateDefinition, TIER, VERSION, fold_schema, log_schema, value_field,
 };
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, StringArray};
 use arrow::compute::{is_null, nullif};
@@ -41,7 +41,8 @@ impl Columns {
     pub(super) fn live(definition: &StateDefinition) -> Self {
         let stored = definition.stored_fields();
         let mut fields: Vec<FieldRef> = fold_schema(&[]).fields().iter().take(3).cloned().collect();
-        let mut origins: Vec<Origin> = OWN_COLUMNS.iter().map(|&name| Origin::Row(name.to_owned())).collect();
+        let mut origins: Vec<Origin> =
+            OWN_COLUMNS.iter().map(|&name| Origin::Row(name.to_owned())).collect();
         for (field, name) in stored.iter().zip(shown_names(&stored)) {
             fields.push(Arc::new(field.as_ref().clone().with_name(name)));
             origins.push(Origin::Value(field.name().clone()));
@@ -86,7 +87,10 @@ impl Columns {
         let Some(projection) = projection else { return Ok(self.clone()) };
         Ok(Self {
             schema: Arc::new(self.schema.project(projection)?),
-            origins: projection.iter().filter_map(|&index| self.origins.get(index).cloned()).collect(),
+            origins: projection
+                .iter()
+                .filter_map(|&index| self.origins.get(index).cloned())
+                .collect(),
             value: self.value.clone(),
         })
     }
@@ -114,7 +118,9 @@ impl Columns {
         let known = fold_schema(&[]);
         for (origin, field) in self.origins.iter().zip(self.schema.fields()) {
             match origin {
-                Origin::Row(name) if name != STATE_VALUE && known.field_with_name(name).is_err() => {
+                Origin::Row(name)
+                    if name != STATE_VALUE && known.field_with_name(name).is_err() =>
+                {
                     payload.push(field.clone());
                 }
                 _ => {}
@@ -125,18 +131,26 @@ impl Columns {
 
     /// Makes the columns of rows in fold shape; `partition` is that of the file that they come from.
     pub(super) fn show(&self, rows: &RecordBatch, partition: Option<&str>) -> Result<RecordBatch> {
-        let missing = |name: &str| alluvium_log::Error::internal(format!("a batch of a scan lacks {name}"));
+        let missing =
+            |name: &str| alluvium_log::Error::internal(format!("a batch of a scan lacks {name}"));
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.origins.len());
         for origin in &self.origins {
             columns.push(match origin {
-                Origin::Row(name) => rows.column_by_name(name).ok_or_else(|| missing(name))?.clone(),
+                Origin::Row(name) => {
+                    rows.column_by_name(name).ok_or_else(|| missing(name))?.clone()
+                }
                 Origin::Partition => Arc::new(StringArray::from(vec![partition; rows.num_rows()])),
                 Origin::Value(name) => {
-                    let value = rows.columns().get(FOLD_COLUMNS).and_then(|value| value.as_struct_opt());
+                    let value =
+                        rows.columns().get(FOLD_COLUMNS).and_then(|value| value.as_struct_opt());
                     let value = value.ok_or_else(|| missing(STATE_VALUE))?;
                     let field = value.column_by_name(name).ok_or_else(|| missing(name))?;
                     // A field of a value that is null as a whole is null, whatever lies beneath.
-                    if value.null_count() > 0 { nullif(field, &is_null(value)?)? } else { field.clone() }
+                    if value.null_count() > 0 {
+                        nullif(field, &is_null(value)?)?
+                    } else {
+                        field.clone()
+                    }
                 }
             });
         }
@@ -184,11 +198,15 @@ mod tests {
             Field::new("a", DataType::Int64, true),
             Field::new("b", DataType::Utf8, true),
         ]);
-        let definition = StateDefinition::new(&fields, alluvium_log::StateSettings::default()).unwrap();
+        let definition =
+            StateDefinition::new(&fields, alluvium_log::StateSettings::default()).unwrap();
         let live = Columns::live(&definition);
         assert!(live.project(Some(&vec![0, 2])).unwrap().payload().is_empty());
         let payload = live.project(Some(&vec![4, 0])).unwrap().payload();
-        assert_eq!(payload, vec![value_field(&Fields::from(vec![Field::new("b", DataType::Utf8, true)]))]);
+        assert_eq!(
+            payload,
+            vec![value_field(&Fields::from(vec![Field::new("b", DataType::Utf8, true)]))]
+        );
         let log = Columns::log(&definition).project(Some(&vec![5, 8])).unwrap();
         assert_eq!(log.payload().len(), 1);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{COMMIT, KeyFilter, Result, RowFilter, STATE_KEY, VERSION, EVENT_TIME};
+use alluvium_log::{COMMIT, EVENT_TIME, KeyFilter, Result, RowFilter, STATE_KEY, VERSION};
 use alluvium_materializer::{BatchStream, log_files};
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
@@ -76,7 +76,10 @@ impl DerivedTable {
                 (Question::History(keys.clone(), point), keys)
             }
             Question::Changes(from) => {
-                let after = bounds.commit.least.map_or(*from, |first| first.saturating_sub(1).clamp(-1, newest));
+                let after = bounds
+                    .commit
+                    .least
+                    .map_or(*from, |first| first.saturating_sub(1).clamp(-1, newest));
                 (Question::Changes((*from).max(after)), KeyFilter::All)
             }
             Question::Diff(from, to) => (Question::Diff(*from, *to), keys),
@@ -89,17 +92,27 @@ impl DerivedTable {
             Question::History(keys, point) => {
                 RowFilter { keys: keys.clone(), ..point.filter(self.basis.commit()) }
             }
-            Question::Changes(from) => RowFilter { after_commit: Some(*from), ..RowFilter::default() },
+            Question::Changes(from) => {
+                RowFilter { after_commit: Some(*from), ..RowFilter::default() }
+            }
             Question::Diff(..) => RowFilter { keys: keys.clone(), ..RowFilter::default() },
         };
         let files = log_files(log, &filter);
         let pruned = log.file_count() - files.len();
         let what = match question {
             Question::History(_, point) => format!("history of {} at {point}", self.reader.name()),
-            Question::Changes(from) => format!("changes of {} after commit {from}", self.reader.name()),
-            Question::Diff(from, to) => format!("difference of {} from {from} to {to}", self.reader.name()),
+            Question::Changes(from) => {
+                format!("changes of {} after commit {from}", self.reader.name())
+            }
+            Question::Diff(from, to) => {
+                format!("difference of {} from {from} to {to}", self.reader.name())
+            }
         };
-        let basis = format!("basis (snapshot {}, commit {})", self.basis.snapshot_version(), self.basis.commit());
+        let basis = format!(
+            "basis (snapshot {}, commit {})",
+            self.basis.snapshot_version(),
+            self.basis.commit()
+        );
         let counted = match question {
             Question::Diff(..) => String::new(),
             _ => format!(", {} files ({pruned} pruned)", files.len()),
@@ -138,7 +151,8 @@ impl TableProvider for DerivedTable {
         };
         let useful = |filter: &Expr| {
             let bounded = !RowBounds::of(std::slice::from_ref(filter)).is_open();
-            let about = || filter.column_refs().iter().any(|column| bounds.contains(&column.name.as_str()));
+            let about =
+                || filter.column_refs().iter().any(|column| bounds.contains(&column.name.as_str()));
             let by_key = !matches!(self.question, Question::Changes(_)) && narrows_keys(filter);
             by_key || (bounded && about())
         };
@@ -176,7 +190,9 @@ impl TableProvider for DerivedTable {
             schema: schema.clone(),
             described,
         };
-        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, 1, Some(order), estimate).limited(limit)))
+        Ok(Arc::new(
+            ScanExec::new(Arc::new(source), schema, 1, Some(order), estimate).limited(limit),
+        ))
     }
 }
 
@@ -201,8 +217,12 @@ impl RowSource for DerivedRows {
         async move {
             let (reader, basis) = (&self.reader, &self.basis);
             let rows = match &self.question {
-                Question::History(keys, point) => reader.history_rows(basis, keys.clone(), *point).await?,
-                Question::Diff(from, to) => reader.diff_rows(basis, *from, *to, self.keys.clone()).await?,
+                Question::History(keys, point) => {
+                    reader.history_rows(basis, keys.clone(), *point).await?
+                }
+                Question::Diff(from, to) => {
+                    reader.diff_rows(basis, *from, *to, self.keys.clone()).await?
+                }
                 Question::Changes(from) => reader.changes_rows(basis, *from).await?,
             };
             let (projection, schema) = (self.projection.clone(), self.schema.clone());
@@ -213,9 +233,14 @@ impl RowSource for DerivedRows {
     }
 }
 
-fn project(batch: &RecordBatch, projection: Option<&[usize]>, schema: &SchemaRef) -> Result<RecordBatch> {
+fn project(
+    batch: &RecordBatch,
+    projection: Option<&[usize]>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
     let Some(projection) = projection else { return Ok(batch.clone()) };
-    let columns = projection.iter().filter_map(|&index| batch.columns().get(index).cloned()).collect();
+    let columns =
+        projection.iter().filter_map(|&index| batch.columns().get(index).cloned()).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
 }

@@ -16,16 +16,22 @@ pub fn sql_error(error: DataFusionError) -> Error {
             Ok(own) => *own,
             Err(inner) => match inner.downcast::<DataFusionError>() {
                 Ok(inner) => sql_error(*inner),
-                Err(other) => Error::new(ErrorKind::Internal, "the query failed").with_source(other),
+                Err(other) => {
+                    Error::new(ErrorKind::Internal, "the query failed").with_source(other)
+                }
             },
         },
-        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => sql_error(*inner),
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => {
+            sql_error(*inner)
+        }
         DataFusionError::ArrowError(inner, note) => match *inner {
             ArrowError::ExternalError(inner) => match inner.downcast::<Error>() {
                 Ok(own) => *own,
                 Err(inner) => match inner.downcast::<DataFusionError>() {
                     Ok(inner) => sql_error(*inner),
-                    Err(other) => Error::new(ErrorKind::Internal, "the query failed").with_source(other),
+                    Err(other) => {
+                        Error::new(ErrorKind::Internal, "the query failed").with_source(other)
+                    }
                 },
             },
             inner => told(&DataFusionError::ArrowError(Box::new(inner), note)),
@@ -65,7 +71,10 @@ fn told(error: &DataFusionError) -> Error {
             ErrorKind::NotFound,
             format!(
                 "{}: states are tables by their exact name, \"quoted\" where it has a dash; log.<state> and snapshot.<state> are the raw tables; SHOW TABLES lists them",
-                message.replace("Error during planning: ", "").replace("alluvium.public.", "").replace("alluvium.", "")
+                message
+                    .replace("Error during planning: ", "")
+                    .replace("alluvium.public.", "")
+                    .replace("alluvium.", "")
             ),
         );
     }
@@ -101,14 +110,24 @@ fn unknown_column(field: &Column, valid: &[Column]) -> String {
     let same = valid.iter().find(|known| known.name.eq_ignore_ascii_case(&field.name));
     let hint = match same {
         Some(known) => format!("; names keep their case, write {}", written(&known.name)),
-        None => match valid.iter().map(|known| known.name.as_str()).find(|known| spelled_apart(known, &field.name)) {
-            Some(known) => format!("; a name with other characters is quoted, write {}", written(known)),
+        None => match valid
+            .iter()
+            .map(|known| known.name.as_str())
+            .find(|known| spelled_apart(known, &field.name))
+        {
+            Some(known) => {
+                format!("; a name with other characters is quoted, write {}", written(known))
+            }
             None => String::new(),
         },
     };
     let mut names: Vec<String> = valid.iter().map(|known| written(&known.name)).collect();
     names.dedup();
-    let listed = if names.is_empty() { String::new() } else { format!(" (there are: {})", names.join(", ")) };
+    let listed = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (there are: {})", names.join(", "))
+    };
     format!("there is no column {}{hint}{listed}", field.flat_name())
 }
 

@@ -17,12 +17,14 @@ use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSor
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::limit::LimitStream;
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
+};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, ReplaceChildrenOptions,
-    SendableRecordBatchStream,
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
+    ReplaceChildrenOptions, SendableRecordBatchStream,
 };
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -80,7 +82,11 @@ impl OpenedParts {
     }
 
     /// The stream of a part. A part that is run again is opened again.
-    async fn take(&self, source: &dyn RowSource, partition: usize) -> alluvium_log::Result<BatchStream> {
+    async fn take(
+        &self,
+        source: &dyn RowSource,
+        partition: usize,
+    ) -> alluvium_log::Result<BatchStream> {
         let mut parts = self.0.lock().await;
         let count = parts.len();
         let nowhere = || Error::internal(format!("a scan has no part {partition}"));
@@ -162,8 +168,14 @@ impl DisplayAs for ScanExec {
         if matches!(format, DisplayFormatType::TreeRender) {
             return writeln!(f, "{}", self.source.describe());
         }
-        let names: Vec<&str> =
-            self.properties.eq_properties.schema().fields().iter().map(|field| field.name().as_str()).collect();
+        let names: Vec<&str> = self
+            .properties
+            .eq_properties
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name().as_str())
+            .collect();
         write!(f, "ScanExec: {}, columns=[{}]", self.source.describe(), names.join(", "))?;
         match self.fetch {
             Some(fetch) => write!(f, ", limit={fetch}"),
@@ -229,7 +241,11 @@ impl ExecutionPlan for ScanExec {
         Some(self.metrics.clone_inner())
     }
 
-    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics_from_inputs(
+        &self,
+        _: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
         let mut statistics = Statistics::new_unknown(&self.schema());
         let share = match args.partition() {
             Some(_) => self.properties.partitioning.partition_count() as u64,

@@ -42,8 +42,12 @@ impl Function {
             Self::AsOf => {
                 "as_of('state', 'commit:5'), as_of('state', commit => 5), and version =>, time => '2024-01-15T10:30:00Z', alone or together"
             }
-            Self::History => "history('state'), history('state', 'key'), and commit =>, version =>, time =>",
-            Self::Diff => "diff('state', 'commit:1', 'latest') with points as for as_of; the second may be left out",
+            Self::History => {
+                "history('state'), history('state', 'key'), and commit =>, version =>, time =>"
+            }
+            Self::Diff => {
+                "diff('state', 'commit:1', 'latest') with points as for as_of; the second may be left out"
+            }
             Self::Changes => "changes('state') or changes('state', 5): the changes after commit 5",
         }
     }
@@ -57,7 +61,10 @@ pub(super) struct StateFunction {
 }
 
 impl TableFunctionImpl for StateFunction {
-    fn call_with_args(&self, args: TableFunctionArgs<'_, '_>) -> DataFusionResult<Arc<dyn TableProvider>> {
+    fn call_with_args(
+        &self,
+        args: TableFunctionArgs<'_, '_>,
+    ) -> DataFusionResult<Arc<dyn TableProvider>> {
         self.table(args.exprs()).map_err(to_datafusion)
     }
 }
@@ -66,7 +73,8 @@ impl StateFunction {
     fn table(&self, exprs: &[Expr]) -> Result<Arc<dyn TableProvider>> {
         let function = self.function;
         let usage = |error: Error| {
-            let message = format!("{}: {} (usage: {})", function.name(), error.message(), function.usage());
+            let message =
+                format!("{}: {} (usage: {})", function.name(), error.message(), function.usage());
             Error::new(error.kind(), message)
         };
         let values = exprs.iter().map(literal).collect::<Result<Vec<_>>>().map_err(usage)?;
@@ -124,7 +132,9 @@ fn time(value: &ScalarValue) -> Result<i64> {
         // Rows have whole microseconds: up to a finer time means up to the microsecond before it.
         ScalarValue::TimestampNanosecond(Some(nanos), _) => Ok(nanos.div_euclid(1_000)),
         ScalarValue::TimestampMicrosecond(Some(micros), _) => Ok(*micros),
-        ScalarValue::TimestampSecond(..) | ScalarValue::TimestampMillisecond(..) | ScalarValue::Date32(_) => {
+        ScalarValue::TimestampSecond(..)
+        | ScalarValue::TimestampMillisecond(..)
+        | ScalarValue::Date32(_) => {
             match value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, None)) {
                 Ok(ScalarValue::TimestampMicrosecond(Some(micros), _)) => Ok(micros),
                 _ => Err(wrong()),
@@ -181,7 +191,8 @@ impl Bound {
 
 fn both(a: Point, b: Point) -> Result<Point> {
     let twice = |a: Option<i64>, b: Option<i64>| a.is_some() && b.is_some();
-    if twice(a.commit, b.commit) || twice(a.version, b.version) || twice(a.event_time, b.event_time) {
+    if twice(a.commit, b.commit) || twice(a.version, b.version) || twice(a.event_time, b.event_time)
+    {
         return Err(Error::invalid("the point sets a bound twice"));
     }
     Ok(a.and(b))

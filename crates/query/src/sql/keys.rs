@@ -45,7 +45,9 @@ fn keys_of(filter: &Expr) -> KeyFilter {
             }
         }
         // A predicate that is never true: nothing needs to be read.
-        Expr::Literal(ScalarValue::Boolean(value), _) if *value != Some(true) => some_keys(Vec::new()),
+        Expr::Literal(ScalarValue::Boolean(value), _) if *value != Some(true) => {
+            some_keys(Vec::new())
+        }
         _ => KeyFilter::All,
     }
 }
@@ -95,7 +97,9 @@ fn literal_prefix(pattern: &str, escape: char) -> (String, bool) {
             '%' | '_' => return (prefix, false),
             // Engines differ on an escape before an ordinary character or the end: stop before it.
             c if c == escape => match chars.next() {
-                Some(escaped) if escaped == '%' || escaped == '_' || escaped == escape => prefix.push(escaped),
+                Some(escaped) if escaped == '%' || escaped == '_' || escaped == escape => {
+                    prefix.push(escaped)
+                }
                 _ => return (prefix, false),
             },
             c => prefix.push(c),
@@ -108,7 +112,10 @@ fn some_keys(keys: Vec<String>) -> KeyFilter {
     if keys.len() <= MAX_KEYS {
         return KeyFilter::keys(keys);
     }
-    KeyFilter::Range { from: keys.iter().min().cloned(), to: keys.iter().max().map(|max| just_above(max)) }
+    KeyFilter::Range {
+        from: keys.iter().min().cloned(),
+        to: keys.iter().max().map(|max| just_above(max)),
+    }
 }
 
 /// The least text greater than a text.
@@ -120,7 +127,9 @@ fn just_above(text: &str) -> String {
 fn either(a: KeyFilter, b: KeyFilter) -> KeyFilter {
     match (a, b) {
         (KeyFilter::All, _) | (_, KeyFilter::All) => KeyFilter::All,
-        (KeyFilter::Keys(a), KeyFilter::Keys(b)) => some_keys(a.iter().chain(b.iter()).cloned().collect()),
+        (KeyFilter::Keys(a), KeyFilter::Keys(b)) => {
+            some_keys(a.iter().chain(b.iter()).cloned().collect())
+        }
         (a, b) => {
             let ((a_from, a_to), (b_from, b_to)) = match (span(&a), span(&b)) {
                 (Some(a), Some(b)) => (a, b),
@@ -186,7 +195,10 @@ mod tests {
         assert_eq!(keys_of(&lit("a").gt(key())), range(None, Some("a")));
         assert_eq!(keys_of(&key().between(lit("a"), lit("b"))), range(Some("a"), Some("b\0")));
         assert_eq!(keys_of(&key().not_eq(lit("a"))), KeyFilter::All);
-        assert_eq!(keys_of(&key().in_list(vec![lit("b"), lit("a"), lit("b")], false)), keys(&["a", "b"]));
+        assert_eq!(
+            keys_of(&key().in_list(vec![lit("b"), lit("a"), lit("b")], false)),
+            keys(&["a", "b"])
+        );
         assert_eq!(keys_of(&key().in_list(vec![lit("b")], true)), KeyFilter::All);
     }
 

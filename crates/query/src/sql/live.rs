@@ -45,11 +45,15 @@ impl LiveTable {
     fn exact_rows(&self, keys: &KeyFilter) -> Option<u64> {
         let snapshot = self.basis.snapshot();
         let folded = snapshot.log_commit() >= self.basis.commit();
-        let counted =
-            |file: &Arc<DataFile>| file.stats.rows.is_some() && file.integer_tag(TAG_TOMBSTONES).is_some();
-        (self.point.is_latest() && *keys == KeyFilter::All && folded && snapshot.files().all(counted))
-            .then(|| snapshot.live_keys())
-            .flatten()
+        let counted = |file: &Arc<DataFile>| {
+            file.stats.rows.is_some() && file.integer_tag(TAG_TOMBSTONES).is_some()
+        };
+        (self.point.is_latest()
+            && *keys == KeyFilter::All
+            && folded
+            && snapshot.files().all(counted))
+        .then(|| snapshot.live_keys())
+        .flatten()
     }
 
     /// About how many rows there are, never too few by much: deleted and overwritten ones are counted too.
@@ -95,14 +99,16 @@ impl TableProvider for LiveTable {
         limit: Option<usize>,
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         let keys = key_filter(filters);
-        let sources =
-            self.reader.scan_sources(&self.basis, self.point, &keys).await.map_err(to_datafusion)?;
+        let sources = self
+            .reader
+            .scan_sources(&self.basis, self.point, &keys)
+            .await
+            .map_err(to_datafusion)?;
         let columns = self.columns.project(projection).map_err(to_datafusion)?;
         let exact = self.exact_rows(&keys);
         let rows = exact.unwrap_or_else(|| self.estimated_rows(&keys));
         let files = sources.base_files + sources.run_files + sources.log_files;
-        let estimate =
-            Estimate { rows: Some(rows), exact: exact.is_some(), files, pruned: 0 };
+        let estimate = Estimate { rows: Some(rows), exact: exact.is_some(), files, pruned: 0 };
         let described = format!(
             "{} {}: basis (snapshot {}, commit {}), base {} files, runs {}, log {} files{}",
             self.point,
@@ -125,13 +131,20 @@ impl TableProvider for LiveTable {
             described,
         };
         let parts = parts(session, rows);
-        Ok(Arc::new(ScanExec::new(Arc::new(source), schema, parts, Some(STATE_KEY), estimate).limited(limit)))
+        Ok(Arc::new(
+            ScanExec::new(Arc::new(source), schema, parts, Some(STATE_KEY), estimate)
+                .limited(limit),
+        ))
     }
 }
 
 pub(super) fn support(useful: bool) -> TableProviderFilterPushDown {
     // What is read is a superset of what a filter wants, so the filter is evaluated again above.
-    if useful { TableProviderFilterPushDown::Inexact } else { TableProviderFilterPushDown::Unsupported }
+    if useful {
+        TableProviderFilterPushDown::Inexact
+    } else {
+        TableProviderFilterPushDown::Unsupported
+    }
 }
 
 /// In how many parts so many rows are read.
@@ -146,7 +159,9 @@ pub(super) fn describe_keys(keys: &KeyFilter) -> String {
         KeyFilter::Keys(keys) if keys.len() == 1 => format!(", key {:?}", keys[0]),
         KeyFilter::Keys(keys) => format!(", {} keys", keys.len()),
         KeyFilter::Range { from, to } => {
-            let shown = |bound: &Option<String>| bound.as_ref().map_or(String::new(), |key| format!("{key:?}"));
+            let shown = |bound: &Option<String>| {
+                bound.as_ref().map_or(String::new(), |key| format!("{key:?}"))
+            };
             format!(", keys {}..{}", shown(from), shown(to))
         }
     }
@@ -172,7 +187,8 @@ impl RowSource for LiveRows {
     fn open(&self, partitions: usize) -> BoxFuture<'_, Result<Vec<BatchStream>>> {
         async move {
             let (keys, payload) = (self.keys.clone(), self.payload.clone());
-            let streams = self.reader.scan(&self.basis, self.point, keys, payload, partitions).await?;
+            let streams =
+                self.reader.scan(&self.basis, self.point, keys, payload, partitions).await?;
             let shown = streams.into_iter().map(|rows| {
                 let columns = self.columns.clone();
                 rows.map(move |batch| columns.show(&batch?, None)).boxed()

@@ -23,8 +23,10 @@
 //! | `diff('user_status', 'commit:1', 'latest')` | what was inserted, updated, deleted, with before and after |
 //! | `changes('user_status', 5)` | log rows after a commit, in the order of commits |
 //!
-//! Names keep their case and need quotes only for characters other than letters, digits and `_`. Floating-point numbers
-//! compare by IEEE's total order, as in Arrow: `NaN` equals itself and is greater than infinity, and -0.0 is less than 0.0.
+//! Names keep their case and need quotes only for characters other than letters, digits and `_`.
+//!
+//! Floating-point numbers: -0.0 equals 0.0 in every comparison, join and group, and only a sort puts it first; NaN equals
+//! itself and is greater than infinity. Each is read back with the bits that were written. `slt/floats.slt` records it.
 
 mod bounds;
 mod catalog;

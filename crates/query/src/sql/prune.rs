@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use alluvium_log::{COMMIT, DT, DataFile, EVENT_TIME, STATE_KEY, TIER, VERSION};
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
-    UInt64Array,
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::Session;
@@ -32,7 +32,10 @@ pub(super) fn prune_files(
     let columns = DFSchema::try_from(schema.clone())?;
     let predicate = session.create_physical_expr(predicate, &columns)?;
     let statistics = FileFacts { files: &files, partition, by_commit };
-    let kept = match PruningPredicateBuilder::new().with_file_schema(schema.clone()).try_build(predicate) {
+    let kept = match PruningPredicateBuilder::new()
+        .with_file_schema(schema.clone())
+        .try_build(predicate)
+    {
         Ok(predicate) if !predicate.always_true() => predicate.prune(&statistics)?,
         _ => return Ok(files),
     };
@@ -72,9 +75,14 @@ fn only_about(filter: &Expr, partition: &str) -> bool {
         use datafusion::common::tree_node::TreeNode;
         filter.exists(|expr| {
             Ok(match expr {
-                Expr::ScalarFunction(call) => call.func.signature().volatility == Volatility::Volatile,
+                Expr::ScalarFunction(call) => {
+                    call.func.signature().volatility == Volatility::Volatile
+                }
                 // What subqueries give is not known yet.
-                Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::OuterReferenceColumn(..) => true,
+                Expr::ScalarSubquery(_)
+                | Expr::InSubquery(_)
+                | Expr::Exists(_)
+                | Expr::OuterReferenceColumn(..) => true,
                 _ => false,
             })
         })
@@ -103,11 +111,12 @@ impl FileFacts<'_> {
         };
         let either = |low: Option<i64>, high: Option<i64>| if greatest { high } else { low };
         match column.name.as_str() {
-            VERSION => {
-                Some(Arc::new(integers(&|file| either(file.stats.min_version, file.stats.max_version))))
-            }
+            VERSION => Some(Arc::new(integers(&|file| {
+                either(file.stats.min_version, file.stats.max_version)
+            }))),
             EVENT_TIME => {
-                let times = integers(&|file| either(file.stats.min_event_time, file.stats.max_event_time));
+                let times =
+                    integers(&|file| either(file.stats.min_event_time, file.stats.max_event_time));
                 let times = TimestampMicrosecondArray::from_iter(times.iter());
                 Some(Arc::new(times.with_timezone("UTC")))
             }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{COMMIT, DT, DataFile, EVENT_TIME, Error, ReadSpec, Result, RowFilter, STATE_KEY, TIER, Table, VERSION, read_file};
+use alluvium_log::{
+    COMMIT, DT, DataFile, EVENT_TIME, Error, ReadSpec, Result, RowFilter, STATE_KEY, TIER, Table,
+    VERSION, read_file,
+};
 use alluvium_materializer::BatchStream;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -77,7 +80,11 @@ impl RawTable {
         let in_log = self.kind == Kind::Log;
         RowFilter {
             keys: key_filter(filters),
-            after_commit: bounds.commit.least.filter(|_| in_log).and_then(|least| least.checked_sub(1)),
+            after_commit: bounds
+                .commit
+                .least
+                .filter(|_| in_log)
+                .and_then(|least| least.checked_sub(1)),
             up_to_commit: bounds.commit.greatest.filter(|_| in_log),
             max_version: bounds.version.greatest,
             max_event_time: bounds.event_time.greatest,
@@ -131,11 +138,21 @@ impl TableProvider for RawTable {
         let count = all.len();
         let matching = all.into_iter().filter(|file| filter.may_match(file)).collect();
         let by_commit = self.kind == Kind::Log;
-        let files =
-            prune_files(session, self.columns.schema(), self.partition(), by_commit, filters, matching)?;
+        let files = prune_files(
+            session,
+            self.columns.schema(),
+            self.partition(),
+            by_commit,
+            filters,
+            matching,
+        )?;
         let rows = files.iter().map(|file| file.stats.rows.unwrap_or(0)).sum();
-        let estimate =
-            Estimate { rows: Some(rows), exact: false, files: files.len(), pruned: count - files.len() };
+        let estimate = Estimate {
+            rows: Some(rows),
+            exact: false,
+            files: files.len(),
+            pruned: count - files.len(),
+        };
         let described = self.describe(&filter, files.len(), count - files.len());
         let schema = columns.schema().clone();
         let source = RawRows {
@@ -167,7 +184,8 @@ struct RawRows {
 impl RawRows {
     /// Files one after the other, the next ones being opened meanwhile.
     fn part(&self, table: &Arc<Table>, files: Vec<Arc<DataFile>>) -> BatchStream {
-        let (table, spec, footers) = (table.clone(), self.spec.clone(), self.reader.footers().clone());
+        let (table, spec, footers) =
+            (table.clone(), self.spec.clone(), self.reader.footers().clone());
         let (columns, partition) = (self.columns.clone(), self.partition);
         stream::iter(files)
             .map(move |file| {
@@ -175,7 +193,11 @@ impl RawRows {
                 let columns = columns.clone();
                 async move {
                     let rows = read_file(&table, &file, &spec, &footers).await?;
-                    Ok::<_, Error>(rows.map(move |batch| columns.show(&batch?, partition_of(&file, partition))))
+                    Ok::<_, Error>(
+                        rows.map(move |batch| {
+                            columns.show(&batch?, partition_of(&file, partition))
+                        }),
+                    )
                 }
             })
             .buffered(OPEN_CONCURRENCY)
@@ -192,9 +214,10 @@ impl RowSource for RawRows {
     fn open(&self, partitions: usize) -> BoxFuture<'_, Result<Vec<BatchStream>>> {
         let streams = match &self.table {
             None => Vec::new(),
-            Some(table) => {
-                split(&self.files, partitions).into_iter().map(|files| self.part(table, files)).collect()
-            }
+            Some(table) => split(&self.files, partitions)
+                .into_iter()
+                .map(|files| self.part(table, files))
+                .collect(),
         };
         std::future::ready(Ok(streams)).boxed()
     }

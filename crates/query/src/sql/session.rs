@@ -81,8 +81,10 @@ impl SqlSession {
         let parsed = parse(&state, sql)?;
         pins.pin(&parsed.states).await?;
         let plan = state.statement_to_plan(parsed.statement).await.map_err(sql_error)?;
-        let only_reads =
-            SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        let only_reads = SQLOptions::new()
+            .with_allow_ddl(false)
+            .with_allow_dml(false)
+            .with_allow_statements(false);
         only_reads.verify_plan(&plan).map_err(sql_error)?;
         let frame = context.execute_logical_plan(plan).await.map_err(sql_error)?;
         frame.execute_stream().await.map_err(sql_error)
@@ -105,7 +107,10 @@ impl SqlSession {
             .with_catalog_list(Arc::new(catalogs))
             .build();
         for function in Function::ALL {
-            state.register_udtf(function.name(), Arc::new(StateFunction { function, pins: pins.clone() }));
+            state.register_udtf(
+                function.name(),
+                Arc::new(StateFunction { function, pins: pins.clone() }),
+            );
         }
         SessionContext::new_with_state(state)
     }

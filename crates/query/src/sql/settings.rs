@@ -33,7 +33,11 @@ impl SqlSettings {
             )));
         }
         if !(1..=1 << 20).contains(&self.batch_rows) {
-            return Err(Error::invalid(format!("batch_rows is {}: give 1 to {}", self.batch_rows, 1 << 20)));
+            return Err(Error::invalid(format!(
+                "batch_rows is {}: give 1 to {}",
+                self.batch_rows,
+                1 << 20
+            )));
         }
         if self.target_partitions > 1_024 {
             return Err(Error::invalid(format!(

@@ -7,8 +7,8 @@ use alluvium_log::{Error, Result};
 use datafusion::execution::SessionState;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, ObjectNamePart, Statement as SqlStatement, TableFactor,
-    Value, VisitMut, VisitorMut,
+    Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, ObjectNamePart,
+    Statement as SqlStatement, TableFactor, Value, VisitMut, VisitorMut,
 };
 
 use super::errors::sql_error;
@@ -86,7 +86,9 @@ impl VisitorMut for Calls {
 impl Calls {
     fn call(&mut self, name: &mut ObjectName, args: &mut Vec<FunctionArg>) -> ControlFlow<Error> {
         let [ObjectNamePart::Identifier(function)] = name.0.as_mut_slice() else {
-            return ControlFlow::Break(Error::invalid(format!("{name} is not the name of a table function")));
+            return ControlFlow::Break(Error::invalid(format!(
+                "{name} is not the name of a table function"
+            )));
         };
         if function.quote_style.is_none() {
             *function = Ident::new(function.value.to_lowercase());

@@ -17,9 +17,12 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    Durability, FooterCache, Log, LogOptions, OrderBy, StateDefinition, StateSettings, Storage, event_time_type,
+    Durability, FooterCache, Log, LogOptions, OrderBy, StateDefinition, StateSettings, Storage,
+    event_time_type,
 };
-use alluvium_materializer::{FoldSettings, LayoutSettings, MaterializeOptions, Snapshot, materialize};
+use alluvium_materializer::{
+    FoldSettings, LayoutSettings, MaterializeOptions, Snapshot, materialize,
+};
 use arrow::array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, StructArray,
     TimestampMicrosecondArray, new_null_array,
@@ -58,8 +61,9 @@ pub(super) fn changes(fields: &Fields, commit: &Commit) -> RecordBatch {
     let rows = &commit.rows;
     let keys = StringArray::from_iter_values(rows.iter().map(|row| row.0));
     let versions = Int64Array::from_iter_values(rows.iter().map(|row| row.1));
-    let times = TimestampMicrosecondArray::from_iter_values(rows.iter().map(|row| START + row.2 * MINUTE))
-        .with_data_type(event_time_type());
+    let times =
+        TimestampMicrosecondArray::from_iter_values(rows.iter().map(|row| START + row.2 * MINUTE))
+            .with_data_type(event_time_type());
     let live: Vec<bool> = rows.iter().map(|row| !commit.deleted.contains(&row.0)).collect();
     let operations: StringArray =
         live.iter().map(|live| Some(if *live { "UPSERT" } else { "DELETE" })).collect();
@@ -149,14 +153,18 @@ fn field(name: &str, array: &ArrayRef) -> Field {
 }
 
 fn address_fields() -> Fields {
-    Fields::from(vec![Field::new("city", DataType::Utf8, true), Field::new("zip", DataType::Utf8, true)])
+    Fields::from(vec![
+        Field::new("city", DataType::Utf8, true),
+        Field::new("zip", DataType::Utf8, true),
+    ])
 }
 
 /// Cities and postal codes; neither means no address at all.
 fn addresses(values: &[(Option<&str>, Option<&str>)]) -> ArrayRef {
     let cities = text(&values.iter().map(|value| value.0).collect::<Vec<_>>());
     let codes = text(&values.iter().map(|value| value.1).collect::<Vec<_>>());
-    let known = values.iter().map(|value| value.0.is_some() || value.1.is_some()).collect::<Vec<_>>();
+    let known =
+        values.iter().map(|value| value.0.is_some() || value.1.is_some()).collect::<Vec<_>>();
     Arc::new(StructArray::new(address_fields(), vec![cities, codes], Some(NullBuffer::from(known))))
 }
 
@@ -229,8 +237,16 @@ async fn orders(storage: &Storage, layout: Layout) -> Reader {
 
 async fn by_version(storage: &Storage, layout: Layout) -> Reader {
     let commits = [
-        Commit { rows: vec![("k", 5, 9), ("l", 6, 8)], deleted: vec![], value: vec![integer(&[Some(1), Some(2)])] },
-        Commit { rows: vec![("k", 7, 1), ("l", 3, 30)], deleted: vec![], value: vec![integer(&[Some(3), Some(4)])] },
+        Commit {
+            rows: vec![("k", 5, 9), ("l", 6, 8)],
+            deleted: vec![],
+            value: vec![integer(&[Some(1), Some(2)])],
+        },
+        Commit {
+            rows: vec![("k", 7, 1), ("l", 3, 30)],
+            deleted: vec![],
+            value: vec![integer(&[Some(3), Some(4)])],
+        },
     ];
     let fields = Fields::from(vec![Field::new("n", DataType::Int64, true)]);
     state(storage, "by-version", OrderBy::Version, fields, &commits, layout).await
@@ -292,13 +308,25 @@ async fn flags(storage: &Storage, layout: Layout) -> Reader {
     let known = NullBuffer::from(vec![true, true, true, true, false, true]);
     let v: ArrayRef = Arc::new(StructArray::new(fields.clone(), vec![flags, numbers], Some(known)));
     let day = 24 * 60;
-    let rows = vec![("f1", 1, 0), ("f2", 2, day), ("f3", 3, 0), ("f4", 4, day), ("f5", 5, 0), ("f6", 6, day)];
+    let rows = vec![
+        ("f1", 1, 0),
+        ("f2", 2, day),
+        ("f3", 3, 0),
+        ("f4", 4, day),
+        ("f5", 5, 0),
+        ("f6", 6, day),
+    ];
     let commits = [Commit { rows, deleted: vec![], value: vec![v] }];
     let fields = Fields::from(vec![Field::new("v", DataType::Struct(fields), true)]);
     state(storage, "flags", OrderBy::EventTime, fields, &commits, layout).await
 }
 
-pub(super) async fn integers(storage: &Storage, name: &str, commits: &[Commit], layout: Layout) -> Reader {
+pub(super) async fn integers(
+    storage: &Storage,
+    name: &str,
+    commits: &[Commit],
+    layout: Layout,
+) -> Reader {
     let fields = Fields::from(vec![Field::new("n", DataType::Int64, true)]);
     state(storage, name, OrderBy::EventTime, fields, commits, layout).await
 }

@@ -29,8 +29,18 @@ use crate::sql::{SqlSession, sql_error};
 enum Block {
     /// Kept for rewriting.
     Comment(String),
-    Query { types: String, rowsort: bool, sql: String, expected: Vec<String>, line: usize },
-    Fails { words: String, sql: String, line: usize },
+    Query {
+        types: String,
+        rowsort: bool,
+        sql: String,
+        expected: Vec<String>,
+        line: usize,
+    },
+    Fails {
+        words: String,
+        sql: String,
+        line: usize,
+    },
 }
 
 fn parse(text: &str) -> Vec<Block> {
@@ -100,7 +110,10 @@ pub(super) fn lines(batches: &[RecordBatch]) -> Vec<String> {
     lines
 }
 
-pub(super) async fn collect(session: &SqlSession, sql: &str) -> alluvium_log::Result<Vec<RecordBatch>> {
+pub(super) async fn collect(
+    session: &SqlSession,
+    sql: &str,
+) -> alluvium_log::Result<Vec<RecordBatch>> {
     session.query(sql).await?.try_collect().await.map_err(sql_error)
 }
 
@@ -129,15 +142,17 @@ async fn run_file(path: &Path, layout: Layout, failures: &mut String) {
                 writeln!(rewritten, "statement error {words}\n{sql}").unwrap();
                 match answer(&session, &sql).await {
                     Err(error) if error.to_string().contains(&words) => {}
-                    other => writeln!(failures, "{name}:{line} ({layout:?}): wanted an error with {words:?}, got {other:?}").unwrap(),
+                    other => writeln!(
+                        failures,
+                        "{name}:{line} ({layout:?}): wanted an error with {words:?}, got {other:?}"
+                    )
+                    .unwrap(),
                 }
             }
             Block::Query { types, rowsort, sql, mut expected, line } => {
                 let (found_types, mut found) = match answer(&session, &sql).await {
                     Ok(answer) => answer,
-                    Err(error) => {
-                        (types.clone(), vec![format!("ERROR {error}")])
-                    }
+                    Err(error) => (types.clone(), vec![format!("ERROR {error}")]),
                 };
                 if rowsort {
                     found.sort();

@@ -1,0 +1,154 @@
+//! The command line: what can be typed, and the help for it.
+
+mod read;
+mod write;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, PointArgs, ScanArgs, SqlArgs};
+pub(crate) use write::{AppendArgs, CreateArgs, InputFormatArg, MappingArgs};
+
+const AFTER_HELP: &str = "\
+Examples:
+  alluvium demo                                          real flights, from append to SQL, in a minute
+  export ALLUVIUM_STORE=./store
+  echo '{\"key\":\"u1\",\"value\":{\"logins\":1}}' | alluvium append users
+  alluvium get users u1
+  alluvium sql 'SELECT count(*) FROM users'
+
+Exit codes:
+  0  it worked (also when the reader of a pipe went away)
+  1  any other failure
+  2  bad usage, or bad input: nothing was written, or the message says what was
+  3  a state, key or file was not found
+  4  the point asked for can't be answered: history expired, or not there yet
+  5  conflict: somebody else was faster or took over, or the outcome is not known
+  6  stored data is damaged, or verify found a difference
+  7  the storage failed
+  130  stopped by Ctrl-C";
+
+/// The state of your streams, kept as an immutable log that you can query.
+#[derive(Debug, Parser)]
+#[command(name = "alluvium", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// The store: a folder, file:///folder, or memory:// [env: ALLUVIUM_STORE]
+    #[arg(long, global = true, value_name = "URI")]
+    pub(crate) store: Option<String>,
+    /// How rows are written: by default a table on a terminal, and JSON lines in a pipe
+    #[arg(long, short, global = true, value_name = "FORMAT")]
+    pub(crate) output: Option<OutputFormat>,
+    /// Write nothing but rows and errors
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Tell what happens inside; twice for more
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// How rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// Aligned columns, for people
+    Table,
+    /// One JSON object per line
+    Jsonl,
+    /// One JSON array
+    Json,
+    /// Comma-separated values with a header, the fields of the value as columns
+    Csv,
+    /// Apache Parquet
+    Parquet,
+    /// Apache Arrow IPC, as a stream
+    Arrow,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Create a state
+    Create(CreateArgs),
+    /// Append changes, or any records, to a state
+    Append(AppendArgs),
+    /// Look keys up
+    Get(GetArgs),
+    /// List live keys and their values, in order of keys
+    Scan(ScanArgs),
+    /// List every change of a key
+    History(HistoryArgs),
+    /// List what is different at two points
+    Diff(DiffArgs),
+    /// Ask by SQL
+    Sql(SqlArgs),
+    /// List changes in the order in which they were committed
+    Changes(ChangesArgs),
+    /// Fold the log into the snapshot
+    #[command(after_help = "\
+Examples:
+  alluvium materialize users
+  alluvium materialize                    all states
+  alluvium materialize users --rebuild    fold the whole log anew
+
+Answers are the same before and after; reads become faster. It may be killed at any moment.")]
+    Materialize {
+        /// The state; all of them when not given
+        state: Option<String>,
+        /// Fold the whole log anew, instead of what was added since
+        #[arg(long)]
+        rebuild: bool,
+    },
+    /// Prove that the snapshot is the fold of the log
+    #[command(after_help = "\
+Examples:
+  alluvium verify users
+  alluvium verify || echo 'a snapshot is wrong'    all states; exit code 6 names the first key that differs")]
+    Verify {
+        /// The state; all of them when not given
+        state: Option<String>,
+    },
+    /// Tell what lies in log and snapshot
+    #[command(after_help = "\
+Examples:
+  alluvium stats users
+  alluvium stats --output jsonl | jq .log_bytes    all states")]
+    Stats {
+        /// The state; all of them when not given
+        state: Option<String>,
+    },
+    /// List the states of the store
+    #[command(after_help = "\
+Example:
+  alluvium states --store ./store")]
+    States,
+    /// Show everything on real data: departures of aircraft from New York in 2013
+    #[command(after_help = "\
+Examples:
+  alluvium demo
+  alluvium demo --dir /tmp/flights
+
+Each step is shown as the command that you could type. It needs no network, and leaves the store to play with.")]
+    Demo {
+        /// The folder for the demo's data and store; a former demo in it is replaced
+        #[arg(long, default_value = "flights-demo", value_name = "FOLDER")]
+        dir: std::path::PathBuf,
+    },
+    /// Write completions for a shell
+    #[command(after_help = "\
+Examples:
+  alluvium completions bash > ~/.local/share/bash-completion/completions/alluvium
+  alluvium completions fish > ~/.config/fish/completions/alluvium.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,220 @@
+//! `materialize`, `verify`, `stats`, `states`: the verbs of an operator.
+
+use std::time::Duration;
+
+use alluvium::format::format_fields;
+use alluvium::{
+    Durability, Error, MaterializeReport, SnapshotChange, StateStats, Store, VerifyReport,
+};
+
+use super::{Outcome, Session, reports};
+use crate::failure::{ExitCodes, Failure};
+use crate::output::TableStyle;
+use crate::progress::{bytes, counted, duration, thousands};
+
+/// The state that is named, or all of them.
+async fn names(store: &Store, state: Option<String>) -> Result<Vec<String>, Failure> {
+    match state {
+        Some(name) => Ok(vec![name]),
+        None => Ok(store.state_names().await?),
+    }
+}
+
+/// A report as JSON: which state, its figures, and the milliseconds it took.
+fn report(
+    state: &str,
+    figures: Result<String, serde_json::Error>,
+    elapsed: Duration,
+) -> Result<String, Failure> {
+    let figures = figures.map_err(|error| Error::internal("a report").with_source(error))?;
+    // The figures were written with no time elapsed.
+    let millis = format!("\"elapsed_ms\":{:.3}", elapsed.as_secs_f64() * 1_000.0);
+    let figures = figures.replace("\"elapsed\":{\"secs\":0,\"nanos\":0}", &millis);
+    let name = serde_json::Value::from(state);
+    Ok(figures.replacen('{', &format!("{{\"state\":{name},"), 1))
+}
+
+pub(super) async fn materialize(
+    session: &mut Session<'_>,
+    state: Option<String>,
+    rebuild: bool,
+) -> Outcome {
+    // A store to materialize must be there already.
+    drop(session.open().await?);
+    let store = session.open_for_writing(Durability::Fsync).await?;
+    let mut lines = Vec::new();
+    for name in names(&store, state).await? {
+        let done = store.raw_state(&name).await?.materialize(rebuild).await?;
+        if session.is_table() {
+            let line = tell_materialized(&name, &done);
+            writeln!(session.console.stdout, "{line}")?;
+        } else {
+            let figures = MaterializeReport { elapsed: Duration::ZERO, ..done.clone() };
+            lines.push(report(&name, serde_json::to_string(&figures), done.elapsed)?);
+        }
+    }
+    store.close().await;
+    reports::write(session, &lines)?;
+    Ok(ExitCodes::OK)
+}
+
+fn tell_materialized(state: &str, done: &MaterializeReport) -> String {
+    let took = duration(done.elapsed);
+    let folded = format!(
+        "folded {} of commits {} to {}",
+        counted(done.rows_folded, "row"),
+        done.from_commit.saturating_add(1).max(0),
+        done.to_commit
+    );
+    let wrote = format!(
+        "wrote {} in {} ({})",
+        counted(done.rows_written, "row"),
+        counted(done.files_added, "file"),
+        bytes(done.bytes_written)
+    );
+    match done.change {
+        SnapshotChange::UpToDate => {
+            format!("{state}: up to date at commit {}, {took}", done.to_commit)
+        }
+        SnapshotChange::ProgressOnly => format!("{state}: {folded}: no value changed, {took}"),
+        SnapshotChange::Run => format!("{state}: {folded}: {wrote} beside the base, {took}"),
+        SnapshotChange::Merged => format!("{state}: {folded}: {wrote}, {took}"),
+        SnapshotChange::Rebuilt => {
+            format!(
+                "{state}: folded {} anew, all up to commit {}: {wrote}, {took}",
+                counted(done.rows_folded, "row"),
+                done.to_commit
+            )
+        }
+    }
+}
+
+pub(super) async fn verify(session: &mut Session<'_>, state: Option<String>) -> Outcome {
+    let store = session.open().await?;
+    let mut lines = Vec::new();
+    let mut is_sound = true;
+    for name in names(&store, state).await? {
+        let found = store.raw_state(&name).await?.verify().await?;
+        if session.is_table() {
+            writeln!(session.console.stdout, "{}", tell_verified(&name, &found))?;
+        } else {
+            let figures = VerifyReport { elapsed: Duration::ZERO, ..found.clone() };
+            lines.push(report(&name, serde_json::to_string(&figures), found.elapsed)?);
+        }
+        if !found.is_sound() {
+            is_sound = false;
+            for message in complaints(&name, &found) {
+                session.complain(&message);
+            }
+        }
+    }
+    reports::write(session, &lines)?;
+    Ok(if is_sound { ExitCodes::OK } else { ExitCodes::CORRUPT })
+}
+
+fn tell_verified(state: &str, found: &VerifyReport) -> String {
+    let took = duration(found.elapsed);
+    if found.snapshot_version < 0 {
+        return format!("{state}: nothing to verify: it has no snapshot yet");
+    }
+    let verdict = if found.is_sound() { "sound" } else { "NOT SOUND" };
+    format!(
+        "{state}: {verdict}: {} ({} live) compared with the fold of commits 0 to {}, hash {}, {took}",
+        counted(found.keys, "key"),
+        thousands(found.live_keys),
+        found.log_commit,
+        found.hash
+    )
+}
+
+/// What is wrong with a snapshot, and what to do.
+fn complaints(state: &str, found: &VerifyReport) -> Vec<String> {
+    let mut messages = Vec::new();
+    if let Some(difference) = &found.first_difference {
+        messages.push(format!(
+            "the snapshot of {state} differs from its log, first at the key {:?}: the log says {}, the snapshot {}; \
+             alluvium materialize {state} --rebuild makes it anew",
+            difference.key, difference.in_log, difference.in_snapshot
+        ));
+    }
+    if let Some(file) = &found.damaged_file {
+        messages.push(format!(
+            "the snapshot file {file} of {state} does not hold what was written; alluvium materialize {state} --rebuild makes it anew"
+        ));
+    }
+    messages
+}
+
+pub(super) async fn stats(session: &mut Session<'_>, state: Option<String>) -> Outcome {
+    let store = session.open().await?;
+    let mut lines = Vec::new();
+    for name in names(&store, state).await? {
+        let figures: StateStats = store.raw_state(&name).await?.stats().await?;
+        if session.is_table() {
+            let text = tell_stats(&figures);
+            session.console.stdout.write_all(text.as_bytes())?;
+        } else {
+            let text = serde_json::to_string(&figures);
+            lines.push(text.map_err(|error| Error::internal("a report").with_source(error))?);
+        }
+    }
+    reports::write(session, &lines)?;
+    Ok(ExitCodes::OK)
+}
+
+fn tell_stats(figures: &StateStats) -> String {
+    let days = match (&figures.first_day, &figures.last_day) {
+        (Some(first), Some(last)) => {
+            format!(", {} from {first} to {last}", counted(figures.log_days, "day"))
+        }
+        _ => String::new(),
+    };
+    let snapshot = if figures.snapshot_version < 0 {
+        "none yet".to_owned()
+    } else {
+        let live = figures.snapshot_live_keys.map_or_else(
+            || format!("{} rows", thousands(figures.snapshot_rows)),
+            |live| counted(live, "live key"),
+        );
+        format!(
+            "{live}, {}, {} base and {} run files, {}, as of commit {}",
+            counted(figures.snapshot_tombstones, "tombstone"),
+            figures.base_files,
+            figures.run_files,
+            bytes(figures.snapshot_bytes),
+            figures.snapshot_commit
+        )
+    };
+    format!(
+        "{}  (ordered by {}, commit {})\n  log       {}, {}, {}{days}\n  snapshot  {snapshot}\n  tail      {}, {}\n",
+        figures.state,
+        figures.order_by,
+        figures.commit,
+        counted(figures.log_rows, "row"),
+        counted(figures.log_files, "file"),
+        bytes(figures.log_bytes),
+        counted(u64::try_from(figures.tail_commits).unwrap_or(0), "commit"),
+        counted(figures.tail_rows, "row"),
+    )
+}
+
+pub(super) async fn states(session: &mut Session<'_>) -> Outcome {
+    let store = session.open().await?;
+    let mut lines = Vec::new();
+    for name in store.state_names().await? {
+        let state = store.raw_state(&name).await?;
+        let definition = state.definition();
+        let fields = serde_json::Value::from(format_fields(&definition.fields));
+        lines.push(format!(
+            "{{\"state\":\"{name}\",\"order_by\":\"{}\",\"commit\":{},\"fields\":{fields}}}",
+            definition.order_by,
+            state.log().state().version
+        ));
+    }
+    let label = store.label().to_owned();
+    if lines.is_empty() {
+        session.say(&format!("the store {label} has no states"));
+    }
+    reports::write_as(session, &lines, TableStyle::Rows)?;
+    Ok(ExitCodes::OK)
+}
