@@ -86,6 +86,11 @@ impl LogRows {
             true => definition.clone(),
             false => Arc::new(definition.grown_by(offered_fields)?),
         };
+        if definition.fields.is_empty() && rows > 0 {
+            return Err(Error::invalid(
+                "the state has no fields yet, and Parquet can't store a value without any: append rows that have a field, or declare one",
+            ));
+        }
         check_presence(&offered, &deletes, &keys)?;
         let stored = DataType::Struct(definition.stored_fields());
         let value = conform(&offered, &stored, STATE_VALUE)?;

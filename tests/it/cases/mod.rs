@@ -1,1 +1,10 @@
-//! cases
+//! Failures that real people had, by the ids under which they are collected; each comes out right here.
+
+mod concurrency;
+mod ergonomics;
+mod ordering;
+mod performance;
+mod recovery;
+mod schema;
+mod time_travel;
+mod types;

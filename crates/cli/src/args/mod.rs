@@ -5,8 +5,8 @@ mod write;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, PointArgs, ScanArgs, SqlArgs};
-pub(crate) use write::{AppendArgs, CreateArgs, InputFormatArg, MappingArgs};
+pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
+pub(crate) use write::{AppendArgs, CreateArgs};
 
 const AFTER_HELP: &str = "\
 Examples:

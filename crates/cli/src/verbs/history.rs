@@ -60,19 +60,13 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
 /// Drops what is older than the last so many rows.
 fn drop_first(kept: &mut VecDeque<RecordBatch>, count: &mut usize, last: Option<u64>) {
     let Some(last) = last.and_then(|last| usize::try_from(last).ok()) else { return };
-    while let Some(first) = kept.front_mut() {
-        let surplus = count.saturating_sub(last);
-        if surplus == 0 {
-            return;
+    while let Some(first) = kept.pop_front() {
+        let (rows, surplus) = (first.num_rows(), count.saturating_sub(last));
+        if rows > surplus || kept.is_empty() {
+            let dropped = surplus.min(rows);
+            *count -= dropped;
+            return kept.push_front(first.slice(dropped, rows - dropped));
         }
-        let rows = first.num_rows();
-        if rows <= surplus && kept.len() > 1 {
-            kept.pop_front();
-            *count -= rows;
-        } else {
-            *first = first.slice(surplus.min(rows), rows - surplus.min(rows));
-            *count -= surplus.min(rows);
-            return;
-        }
+        *count -= rows;
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use alluvium::format::{Json, encode_key, format_timestamp, integer_key_part, parse_json};
-use alluvium::{Lookup, Point, StateDefinition};
+use alluvium::{Error, Lookup, Point, StateDefinition};
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{
     DataType, Field, FieldRef, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
 };
-use futures::TryStreamExt;
+use futures::StreamExt;
 
 use super::{Outcome, Session};
 use crate::args::{GetArgs, ScanArgs};
@@ -45,11 +45,10 @@ pub(super) async fn scan(session: &mut Session<'_>, args: ScanArgs) -> Outcome {
     let point = args.point.point();
     let payload = vec![value_field(basis.definition())];
     let streams = reader.scan(&basis, point, args.keys.filter(), payload, 1).await?;
-    let batches = futures::stream::iter(streams.into_iter().map(Ok)).try_flatten();
-    let batches =
-        batches.map_err(Failure::from).and_then(|batch| async move { rename(&batch, &COLUMNS) });
+    let rows = streams.into_iter().next().ok_or_else(|| Error::internal("a scan without rows"))?;
+    let batches = rows.map(|batch| rename(&batch?, &COLUMNS));
     let schema = schema(basis.definition());
-    let (rows, remark) = session.emit(&schema, args.limit, Box::pin(batches)).await?;
+    let (rows, remark) = session.emit(&schema, args.limit, batches).await?;
     session.summarize(rows, Some((basis.commit(), point)), remark);
     Ok(ExitCodes::OK)
 }

@@ -43,7 +43,7 @@ impl<'a> Session<'a> {
     }
 
     /// Opens the store to read it: one that isn't there is not made.
-    pub(crate) async fn open(&self) -> Result<Store, Failure> {
+    pub(crate) async fn open(&mut self) -> Result<Store, Failure> {
         let uri = self.uri()?;
         if !uri.contains("://") && !uri.is_empty() && !Path::new(&uri).exists() {
             let message =
@@ -54,7 +54,10 @@ impl<'a> Session<'a> {
     }
 
     /// Opens the store to write to it.
-    pub(crate) async fn open_for_writing(&self, durability: Durability) -> Result<Store, Failure> {
+    pub(crate) async fn open_for_writing(
+        &mut self,
+        durability: Durability,
+    ) -> Result<Store, Failure> {
         Ok(Store::builder(&self.uri()?).durability(durability).open().await?)
     }
 
