@@ -48,6 +48,7 @@ mod log;
 pub mod metrics;
 mod order;
 mod read;
+mod required;
 mod rows;
 mod storage;
 mod table;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, StructArray,
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray,
     TimestampMicrosecondArray, new_null_array,
 };
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
     DataType, Field, Fields, Int64Type, Schema, SchemaRef, TimestampMicrosecondType,
 };
@@ -20,6 +19,7 @@ use crate::conform::conform;
 use crate::definition::StateDefinition;
 use crate::error::{Error, Result};
 use crate::order::OrderBy;
+use crate::required::check_required;
 
 /// The first instant that can be stored: 0001-01-01T00:00:00Z.
 pub const MIN_EVENT_TIME: i64 = -62_135_596_800_000_000;
@@ -137,7 +137,7 @@ fn check_columns(changes: &RecordBatch) -> Result<()> {
 }
 
 /// A text for messages that names a row without flooding them.
-fn row_name(keys: &StringArray, row: usize) -> String {
+pub(crate) fn row_name(keys: &StringArray, row: usize) -> String {
     let key = keys.value(row);
     let shown: String = key.chars().take(60).collect();
     let more = if shown.len() < key.len() { ".." } else { "" };
@@ -277,95 +277,4 @@ fn check_presence(value: &ArrayRef, deletes: &BooleanArray, keys: &StringArray) 
         }
     }
     Ok(())
-}
-
-/// A required field is there wherever its parent is.
-fn check_required(array: &ArrayRef, fields: &Fields, path: &str, keys: &StringArray) -> Result<()> {
-    if fields.is_empty() || !has_required(fields) {
-        return Ok(());
-    }
-    let parent: &StructArray = array.as_struct();
-    for (field, column) in fields.iter().zip(parent.columns()) {
-        let path = format!("{path}.{}", field.name());
-        if !field.is_nullable()
-            && let Some(row) = null_under(column, parent.nulls())
-        {
-            return Err(Error::invalid(format!(
-                "{}: {path} is null or missing, and the state requires it",
-                row_name(keys, row.min(keys.len().saturating_sub(1)))
-            )));
-        }
-        check_required_inside(column, field.data_type(), &path, keys)?;
-    }
-    Ok(())
-}
-
-fn check_required_inside(
-    column: &ArrayRef,
-    data_type: &DataType,
-    path: &str,
-    keys: &StringArray,
-) -> Result<()> {
-    // Rows inside lists and maps are rows of the inner array; find the outer row by the offsets.
-    let outer = |offsets: &[i32], inner: usize| {
-        offsets.partition_point(|&end| usize::try_from(end).unwrap_or(0) <= inner).saturating_sub(1)
-    };
-    let refuse = |row: usize, place: &str| {
-        Err(Error::invalid(format!(
-            "{}: {place} is null, and the state requires it",
-            row_name(keys, row)
-        )))
-    };
-    match data_type {
-        DataType::Struct(fields) => check_required(column, fields, path, keys),
-        DataType::List(element) => {
-            let list = column.as_list::<i32>();
-            if !element.is_nullable()
-                && let Some(inner) = null_within(list.values(), list.value_offsets())
-            {
-                return refuse(outer(list.value_offsets(), inner), &format!("{path}[]"));
-            }
-            Ok(())
-        }
-        DataType::Map(entries, _) => {
-            let map = column.as_map();
-            let required =
-                matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable());
-            if required && let Some(inner) = null_within(map.values(), map.value_offsets()) {
-                return refuse(outer(map.value_offsets(), inner), &format!("a value of {path}"));
-            }
-            Ok(())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn has_required(fields: &Fields) -> bool {
-    fields.iter().any(|field| {
-        !field.is_nullable()
-            || match field.data_type() {
-                DataType::Struct(inner) => has_required(inner),
-                DataType::List(element) => !element.is_nullable(),
-                DataType::Map(entries, _) => {
-                    matches!(entries.data_type(), DataType::Struct(parts) if !parts[1].is_nullable())
-                }
-                _ => false,
-            }
-    })
-}
-
-/// The first row that is null although its parent is not.
-fn null_under(column: &ArrayRef, parent: Option<&NullBuffer>) -> Option<usize> {
-    if column.null_count() == 0 {
-        return None;
-    }
-    (0..column.len())
-        .find(|&row| column.is_null(row) && parent.is_none_or(|nulls| nulls.is_valid(row)))
-}
-
-/// The first inner row that is null among those that the offsets refer to.
-fn null_within(values: &ArrayRef, offsets: &[i32]) -> Option<usize> {
-    let bound = |offset: Option<&i32>| usize::try_from(*offset?).ok();
-    let (start, end) = (bound(offsets.first())?, bound(offsets.last())?);
-    (start..end).find(|&inner| values.is_null(inner))
 }

@@ -107,7 +107,10 @@ async fn con_03_success_means_visible_and_an_error_means_not() {
     }
     first.log().close().await;
     for state in [&first, &second, &home.open().await.raw_state("s").await.unwrap()] {
-        assert_eq!(live(state, Point::LATEST).await, [("b".into(), 1, Some(1)), ("c".into(), 109, Some(109))]);
+        assert_eq!(
+            live(state, Point::LATEST).await,
+            [("b".into(), 1, Some(1)), ("c".into(), 109, Some(109))]
+        );
     }
 }
 
@@ -122,7 +125,10 @@ async fn con_04_materializers_at_the_same_time_neither_lose_nor_double_a_row() {
     let mut progress = 0;
     for round in 0..12_i64 {
         let rows: Vec<String> = (0..20).map(|n| format!("k{:03}", (round * 7 + n) % 60)).collect();
-        let rows: Vec<_> = rows.iter().map(|key| (key.as_str(), round, (round % 5 != 3).then_some(round))).collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|key| (key.as_str(), round, (round % 5 != 3).then_some(round)))
+            .collect();
         first.append(&n_batch(&rows)).await.unwrap();
         let rebuilds = round % 3 == 0;
         for outcome in join_all(others.iter().map(|state| state.materialize(rebuilds))).await {
@@ -155,7 +161,11 @@ async fn con_08_first_writers_that_race_to_create_a_state_all_get_in() {
             (created, state.log().state().metadata.id.clone())
         });
         let outcomes = join_all(creations).await;
-        assert_eq!(outcomes.iter().filter(|outcome| outcome.0).count(), 1, "one of them created it");
+        assert_eq!(
+            outcomes.iter().filter(|outcome| outcome.0).count(),
+            1,
+            "one of them created it"
+        );
         let ids: BTreeSet<_> = outcomes.into_iter().map(|outcome| outcome.1).collect();
         assert_eq!(ids.len(), 1);
         let state = stores[3].raw_state("s").await.unwrap();
@@ -164,9 +174,19 @@ async fn con_08_first_writers_that_race_to_create_a_state_all_get_in() {
     let home = Home::new();
     by_version(&home.open().await, "s").await;
     let other = Fields::from(vec![Field::new("n", DataType::Utf8, true)]);
-    let error = home.open().await.create_state("s", &other, ordered_by(OrderBy::Version)).await.unwrap_err();
+    let error = home
+        .open()
+        .await
+        .create_state("s", &other, ordered_by(OrderBy::Version))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
-    let error = home.open().await.create_state("S", &n_fields(), ordered_by(OrderBy::Version)).await.unwrap_err();
+    let error = home
+        .open()
+        .await
+        .create_state("S", &n_fields(), ordered_by(OrderBy::Version))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
 }
 

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use alluvium::{ErrorKind, LayoutSettings, Lookup, OrderBy, Point, SnapshotChange, StoreSettings};
-use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray, UInt64Array};
+use arrow::array::{
+    ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray, UInt64Array,
+};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::support::delta;
 use crate::support::stores::{
-    Change, Home, START, assert_sound, by_time, by_version, commit_of, live, lookup, n_batch, n_batch_at, n_of, refused,
-    settings,
+    Change, Home, START, assert_sound, by_time, by_version, commit_of, live, lookup, n_batch,
+    n_batch_at, n_of, refused, settings,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +53,8 @@ async fn ord_02_the_order_of_arrival_of_upserts_and_deletes_does_not_matter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ord_03_rows_of_one_version_have_the_documented_winner_in_every_run() {
-    let rows: [Change<'_>; 4] = [("a", 5, Some(63)), ("a", 5, Some(65)), ("b", 7, Some(1)), ("b", 7, None)];
+    let rows: [Change<'_>; 4] =
+        [("a", 5, Some(63)), ("a", 5, Some(65)), ("b", 7, Some(1)), ("b", 7, None)];
     let mut rng = StdRng::seed_from_u64(3);
     for run in 0..20 {
         let home = Home::new();
@@ -68,7 +71,11 @@ async fn ord_03_rows_of_one_version_have_the_documented_winner_in_every_run() {
         // Of rows that tie in everything the one given later wins; a DELETE beats an UPSERT wherever it stands.
         let last_of_a = shuffled.iter().rfind(|row| row.0 == "a").unwrap().2;
         for _ in 0..2 {
-            assert_eq!(n_of(&state, Point::LATEST, "a").await, last_of_a, "{shuffled:?} cut at {cut}");
+            assert_eq!(
+                n_of(&state, Point::LATEST, "a").await,
+                last_of_a,
+                "{shuffled:?} cut at {cut}"
+            );
             assert!(matches!(lookup(&state, "b").await, Lookup::Deleted(_)));
             state.materialize(false).await.unwrap();
         }
@@ -83,14 +90,25 @@ async fn ord_05_duplicate_keys_within_one_batch_neither_multiply_nor_fail() {
     state.append(&n_batch(&[("a", 0, Some(0)), ("b", 0, Some(0))])).await.unwrap();
     state.materialize(false).await.unwrap();
     let rows = [
-        ("a", 1, Some(1)), ("a", 2, Some(2)), ("a", 3, Some(3)), ("b", 1, Some(1)), ("b", 1, Some(1)),
-        ("c", 1, Some(1)), ("c", 2, None),
+        ("a", 1, Some(1)),
+        ("a", 2, Some(2)),
+        ("a", 3, Some(3)),
+        ("b", 1, Some(1)),
+        ("b", 1, Some(1)),
+        ("c", 1, Some(1)),
+        ("c", 2, None),
     ];
     state.append(&n_batch(&rows)).await.unwrap();
     let first = state.materialize(false).await.unwrap();
-    assert_eq!(live(&state, Point::LATEST).await, [("a".into(), 3, Some(3)), ("b".into(), 1, Some(1))]);
+    assert_eq!(
+        live(&state, Point::LATEST).await,
+        [("a".into(), 3, Some(3)), ("b".into(), 1, Some(1))]
+    );
     let second = state.materialize(false).await.unwrap();
-    assert_eq!((second.change, second.snapshot_version), (SnapshotChange::UpToDate, first.snapshot_version));
+    assert_eq!(
+        (second.change, second.snapshot_version),
+        (SnapshotChange::UpToDate, first.snapshot_version)
+    );
     assert_sound(&state).await;
 }
 
@@ -98,10 +116,12 @@ async fn ord_05_duplicate_keys_within_one_batch_neither_multiply_nor_fail() {
 async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew() {
     let home = Home::new();
     let layout = LayoutSettings { small_state_rows: 300, file_rows: 250, lookup_rows: 200 };
-    let store = home.open_with(StoreSettings { layout, memory_budget_bytes: 1 << 20, ..settings() }).await;
+    let store =
+        home.open_with(StoreSettings { layout, memory_budget_bytes: 1 << 20, ..settings() }).await;
     let state = by_version(&store, "s").await;
     let mut rng = StdRng::seed_from_u64(7);
-    let mut model: std::collections::BTreeMap<String, (i64, bool, u64, Option<i64>)> = Default::default();
+    let mut model: std::collections::BTreeMap<String, (i64, bool, u64, Option<i64>)> =
+        Default::default();
     let (mut given, mut total, mut step) = (Vec::<(String, i64, Option<i64>)>::new(), 0_u64, 0);
     while total < 20_000 {
         let mut rows = Vec::new();
@@ -110,7 +130,11 @@ async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew()
                 true => given[rng.random_range(0..given.len())].clone(),
                 false => {
                     let n = (!rng.random_bool(0.15)).then(|| rng.random_range(0..1_000));
-                    (format!("k{:04}", rng.random_range(0..2_000)), rng.random_range(0..1_000_000), n)
+                    (
+                        format!("k{:04}", rng.random_range(0..2_000)),
+                        rng.random_range(0..1_000_000),
+                        n,
+                    )
                 }
             };
             given.push(row.clone());
@@ -122,7 +146,8 @@ async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew()
             let known = model.entry(key.clone()).or_insert(rank);
             *known = (*known).max(rank);
         }
-        let changes: Vec<Change<'_>> = rows.iter().map(|(key, version, n)| (key.as_str(), *version, *n)).collect();
+        let changes: Vec<Change<'_>> =
+            rows.iter().map(|(key, version, n)| (key.as_str(), *version, *n)).collect();
         state.append(&n_batch(&changes)).await.unwrap();
         if rng.random_bool(0.4) {
             state.materialize(false).await.unwrap();
@@ -148,7 +173,10 @@ async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew()
 async fn ord_10_a_null_key_is_refused_with_its_row_and_nothing_is_written() {
     let home = Home::new();
     let state = by_version(&home.open().await, "s").await;
-    for (row, keys) in [(0, vec![None]), (5, (0..11).map(|n| (n != 5).then(|| format!("k{n}"))).collect::<Vec<_>>())] {
+    for (row, keys) in [
+        (0, vec![None]),
+        (5, (0..11).map(|n| (n != 5).then(|| format!("k{n}"))).collect::<Vec<_>>()),
+    ] {
         let n: ArrayRef = Arc::new(Int64Array::from(vec![1; keys.len()]));
         let value = StructArray::try_from(vec![("n", n)]).unwrap();
         let batch = RecordBatch::try_from_iter_with_nullable([
@@ -157,7 +185,13 @@ async fn ord_10_a_null_key_is_refused_with_its_row_and_nothing_is_written() {
             ("state_value", Arc::new(value), false),
         ])
         .unwrap();
-        refused(&state, state.append(&batch), ErrorKind::InvalidInput, &["state_key", &format!("row {row}")]).await;
+        refused(
+            &state,
+            state.append(&batch),
+            ErrorKind::InvalidInput,
+            &["state_key", &format!("row {row}")],
+        )
+        .await;
         for _ in 0..3 {
             assert_eq!(state.materialize(false).await.unwrap().change, SnapshotChange::UpToDate);
         }
@@ -179,13 +213,15 @@ async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_the
     assert!(state.stats().await.unwrap().base_files >= 3);
     // Two changes stay a run; so many more that the runs are merged into the ranges which they touch.
     for round in 0..3_i64 {
-        let fresh: Vec<String> = (0..=round * 1_200).map(|n| format!("new{round}/{n:05}")).collect();
+        let fresh: Vec<String> =
+            (0..=round * 1_200).map(|n| format!("new{round}/{n:05}")).collect();
         let mut rows: Vec<Change<'_>> = vec![("k05000", 2 + round, Some(2 + round))];
         rows.extend(fresh.iter().map(|key| (key.as_str(), 2, Some(9))));
         state.append(&n_batch(&rows)).await.unwrap();
         state.materialize(false).await.unwrap();
         let after = live(&state, Point::LATEST).await;
-        let kept: Vec<_> = after.iter().filter(|row| row.0.starts_with('k') && row.0 != "k05000").collect();
+        let kept: Vec<_> =
+            after.iter().filter(|row| row.0.starts_with('k') && row.0 != "k05000").collect();
         let untouched: Vec<_> = before.iter().filter(|row| row.0 != "k05000").collect();
         assert_eq!(kept, untouched);
         assert_eq!(n_of(&state, Point::LATEST, "k05000").await, Some(2 + round));
@@ -195,7 +231,8 @@ async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_the
 
 /// A row with a version of some type and `n = 1`.
 fn with_version(version: ArrayRef) -> RecordBatch {
-    let value = StructArray::try_from(vec![("n", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]).unwrap();
+    let value = StructArray::try_from(vec![("n", Arc::new(Int64Array::from(vec![1])) as ArrayRef)])
+        .unwrap();
     RecordBatch::try_from_iter_with_nullable([
         ("state_key", Arc::new(StringArray::from(vec!["the key"])) as ArrayRef, false),
         ("version", version, true),
@@ -223,7 +260,13 @@ async fn ord_14_extreme_versions_order_rightly_and_what_is_no_version_is_refused
     let fraction: ArrayRef = Arc::new(Float64Array::from(vec![1.5]));
     let text: ArrayRef = Arc::new(StringArray::from(vec!["7"]));
     for wrong in [too_large, fraction, text] {
-        refused(&state, state.append(&with_version(wrong)), ErrorKind::InvalidInput, &["version", "row 0"]).await;
+        refused(
+            &state,
+            state.append(&with_version(wrong)),
+            ErrorKind::InvalidInput,
+            &["version", "row 0"],
+        )
+        .await;
     }
     // No version at all is none given: the writer makes one.
     let made = state.append(&with_version(Arc::new(Int64Array::new_null(1)))).await.unwrap();
@@ -232,11 +275,17 @@ async fn ord_14_extreme_versions_order_rightly_and_what_is_no_version_is_refused
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ord_15_a_version_without_an_event_time_is_refused_where_event_times_decide() {
+async fn ord_14_a_version_without_an_event_time_is_refused_where_event_times_decide() {
     let home = Home::new();
     let state = by_time(&home.open().await, "s").await;
     let one: ArrayRef = Arc::new(Int64Array::from(vec![1]));
-    refused(&state, state.append(&with_version(one)), ErrorKind::InvalidInput, &["the key", "event_time", "row 0"]).await;
+    refused(
+        &state,
+        state.append(&with_version(one)),
+        ErrorKind::InvalidInput,
+        &["the key", "event_time", "row 0"],
+    )
+    .await;
     let later = alluvium::Clock::now_micros(&alluvium::SystemClock) + 2 * 86_400_000_000;
     let future = n_batch_at(&[("far", 1, Some(1))], &[later]);
     refused(&state, state.append(&future), ErrorKind::InvalidInput, &["far", "max_future"]).await;

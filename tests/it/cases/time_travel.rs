@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use alluvium::{ErrorKind, Point, parse_time};
 
-use crate::support::stores::{Home, START, by_time, by_version, n_batch, n_batch_at, n_of, refused, sql_numbers};
+use crate::support::stores::{
+    Home, START, by_time, by_version, n_batch, n_batch_at, n_of, refused, sql_numbers,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tt_03_event_times_a_microsecond_apart_are_told_apart() {
@@ -19,14 +21,24 @@ async fn tt_03_event_times_a_microsecond_apart_are_told_apart() {
         if materialized {
             state.materialize(false).await.unwrap();
         }
-        let expected = [(99, None), (100, Some(0)), (101, Some(1)), (499, Some(1)), (500, Some(2)), (501, Some(3)),
-            (899, Some(3)), (900, Some(4)), (999_999, Some(4))];
+        let expected = [
+            (99, None),
+            (100, Some(0)),
+            (101, Some(1)),
+            (499, Some(1)),
+            (500, Some(2)),
+            (501, Some(3)),
+            (899, Some(3)),
+            (900, Some(4)),
+            (999_999, Some(4)),
+        ];
         for (offset, n) in expected {
             let point = Point::at_time(START + offset);
             assert_eq!(n_of(&state, point, "a").await, n, "{point}");
             let text = chrono::DateTime::from_timestamp_micros(START + offset).unwrap();
             let text = text.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
-            let rows = sql_numbers(&store, &format!("SELECT n FROM as_of('s', time => '{text}')")).await;
+            let rows =
+                sql_numbers(&store, &format!("SELECT n FROM as_of('s', time => '{text}')")).await;
             assert_eq!(rows, Vec::from_iter(n), "SQL as of {text}");
         }
     }
@@ -39,8 +51,20 @@ async fn tt_06_a_commit_that_does_not_exist_is_refused_with_the_range_that_does(
     for version in 1..=3 {
         state.append(&n_batch(&[("a", version, Some(version))])).await.unwrap();
     }
-    refused(&state, state.get(Point::at_commit(4), "a"), ErrorKind::PointUnavailable, &["commit 4", "0 to 3"]).await;
-    refused(&state, state.get(Point::at_commit(-1), "a"), ErrorKind::InvalidInput, &["commit -1", "0 to 3"]).await;
+    refused(
+        &state,
+        state.get(Point::at_commit(4), "a"),
+        ErrorKind::PointUnavailable,
+        &["commit 4", "0 to 3"],
+    )
+    .await;
+    refused(
+        &state,
+        state.get(Point::at_commit(-1), "a"),
+        ErrorKind::InvalidInput,
+        &["commit -1", "0 to 3"],
+    )
+    .await;
     let basis = state.reader().basis().await.unwrap();
     let reader = state.reader();
     for point in [Point::at_commit(4), Point::at_commit(4).and(Point::at_version(1))] {
@@ -58,7 +82,11 @@ async fn tt_06_a_commit_that_does_not_exist_is_refused_with_the_range_that_does(
     assert_eq!(n_of(&state, Point::at_time(i64::MAX), "a").await, Some(3));
     assert_eq!(n_of(&state, Point::at_time(i64::MIN), "a").await, None);
     for wrong in ["2026-02-30T00:00:00Z", "yesterday", "2026-01-01T00:00:00", "2026-01-01"] {
-        assert_eq!(parse_time(wrong).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput), "{wrong}");
+        assert_eq!(
+            parse_time(wrong).map_err(|error| error.kind()),
+            Err(ErrorKind::InvalidInput),
+            "{wrong}"
+        );
         assert!(Point::from_str(&format!("time:{wrong}")).is_err());
     }
 }

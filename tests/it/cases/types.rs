@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, Lookup, OrderBy, Point, RawState, Store, parse_time};
+use alluvium::{ErrorKind, Lookup, OrderBy, Point, RawState, Store};
 use alluvium_log::KeyFilter;
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int64Array, Int64Builder,
-    MapBuilder, RecordBatch, StringArray, StructArray,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int64Array,
+    Int64Builder, MapBuilder, RecordBatch, StructArray,
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Decimal128Type, Field, Fields, Float64Type, Int64Type};
@@ -14,13 +14,9 @@ use futures::TryStreamExt;
 
 use crate::support::delta;
 use crate::support::stores::{
-    Home, SECOND, START, assert_sound, by_time, by_version, create, event_time_of, live, lookup, n_batch, n_batch_at,
-    n_of, refused, scan_rows, settings, sql_numbers, sql_texts, upserts, value_batch,
+    Home, SECOND, START, assert_sound, by_version, create, live, lookup, n_batch, n_of, refused,
+    scan_rows, settings, sql_numbers, sql_texts, upserts, value_batch,
 };
-
-fn time(text: &str) -> i64 {
-    parse_time(text).unwrap()
-}
 
 async fn value_of(state: &RawState, key: &str, field: &str) -> ArrayRef {
     let row = lookup(state, key).await.found().unwrap();
@@ -28,76 +24,16 @@ async fn value_of(state: &RawState, key: &str, field: &str) -> ArrayRef {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn typ_01_times_of_all_years_come_back_exactly_and_order_rightly() {
-    let home = Home::new();
-    let mut store = home.open().await;
-    let far = alluvium::StateSettings { max_future_ms: i64::MAX, ..alluvium::StateSettings::default() };
-    let state = store.create_state("s", &crate::support::stores::n_fields(), far).await.unwrap().0;
-    let texts = [
-        "0001-01-01T00:00:00Z", "1677-09-21T00:12:43Z", "1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00Z",
-        "2262-04-11T23:47:16.854775Z", "9999-12-31T23:59:59.999999Z",
-    ];
-    for (n, text) in texts.iter().enumerate().rev() {
-        state.append(&n_batch_at(&[("a", 1, Some(n as i64)), (text, 1, Some(n as i64))], &[time(text); 2])).await.unwrap();
-        if n % 2 == 0 {
-            state.materialize(false).await.unwrap();
-        }
-    }
-    for round in 0..3 {
-        let state = store.raw_state("s").await.unwrap();
-        for (n, text) in texts.iter().enumerate() {
-            assert_eq!(event_time_of(&lookup(&state, text).await.found().unwrap()), time(text), "{text}");
-            assert_eq!(n_of(&state, Point::at_time(time(text)), "a").await, Some(n as i64), "at {text}");
-            let before = n.checked_sub(1).map(|n| n as i64);
-            assert_eq!(n_of(&state, Point::at_time(time(text) - 1), "a").await, before, "before {text}");
-            let day = &text[..10];
-            let rows = sql_numbers(&store, &format!("SELECT count(*) FROM log.s WHERE dt = '{day}'")).await;
-            assert_eq!(rows, [2], "{day}");
-        }
-        assert_sound(&state).await;
-        if round == 0 {
-            delta::optimize(&home.table("s", "log"), 1 << 20).await;
-            state.log().table().checkpoint().await.unwrap();
-        }
-        store = home.open().await;
-    }
-    for outside in [i64::MIN, time(texts[0]) - 1, time(texts[5]) + 1, i64::MAX] {
-        let wrong = n_batch_at(&[("out", 1, Some(1))], &[outside]);
-        refused(&state, state.append(&wrong), ErrorKind::InvalidInput, &["out", "event_time"]).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn typ_03_an_instant_is_the_same_in_every_zone_and_days_are_those_of_utc() {
-    let home = Home::new();
-    let store = home.open().await;
-    let state = by_time(&store, "s").await;
-    // TYP-04 is the second and third of these.
-    let cases = [
-        ("1850-01-01T00:01:01+01:12", "1849-12-31T22:49:01Z", "1849-12-31"),
-        ("2026-01-10T00:00:00+11:00", "2026-01-09T13:00:00Z", "2026-01-09"),
-        ("2026-01-01T23:30:00-05:00", "2026-01-02T04:30:00Z", "2026-01-02"),
-    ];
-    for (n, (zoned, utc, day)) in cases.into_iter().enumerate() {
-        assert_eq!(time(zoned), time(utc));
-        let key = format!("k{n}");
-        state.append(&n_batch_at(&[(&key, 1, Some(n as i64))], &[time(zoned)])).await.unwrap();
-        for text in [zoned, utc] {
-            let count = sql_numbers(&store, &format!("SELECT count(*) FROM s WHERE event_time = TIMESTAMPTZ '{text}'")).await;
-            assert_eq!(count, [1], "{text}");
-        }
-        assert!(home.table("s", "log").join(format!("dt={day}")).is_dir(), "{day}");
-        assert_eq!(sql_texts(&store, &format!("SELECT state_key FROM log.s WHERE dt = '{day}'")).await, [key]);
-    }
-    assert!(parse_time("1850-01-01T01:01:01+01:12:12").is_err(), "an offset with seconds is refused");
-    assert!(parse_time("2026-01-10T00:00:00").is_err(), "a time without its offset is refused");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn typ_06_infinities_and_zeros_keep_their_bits_and_the_table_stays_readable() {
     let home = Home::new();
     let store = home.open().await;
-    let state = create(&store, "s", &Fields::from(vec![Field::new("d", DataType::Float64, true)]), OrderBy::Version).await;
+    let state = create(
+        &store,
+        "s",
+        &Fields::from(vec![Field::new("d", DataType::Float64, true)]),
+        OrderBy::Version,
+    )
+    .await;
     let values = [f64::INFINITY, f64::NEG_INFINITY, 1e308, 5e-324, 0.0, -0.0, f64::NAN];
     let keys = ["inf", "-inf", "big", "tiny", "zero", "-zero", "nan"];
     let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
@@ -106,23 +42,44 @@ async fn typ_06_infinities_and_zeros_keep_their_bits_and_the_table_stays_readabl
     state.materialize(false).await.unwrap();
     state.log().table().checkpoint().await.unwrap();
     let text = std::fs::read_to_string(home.commit_file("s", 1)).unwrap();
-    assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{text}");
+    assert!(
+        text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+        "{text}"
+    );
     let reopened = home.open().await;
     let again = reopened.raw_state("s").await.unwrap();
     for (key, value) in keys.iter().zip(values) {
         let read = value_of(&again, key, "d").await.as_primitive::<Float64Type>().value(0);
         assert_eq!(read.to_bits(), value.to_bits(), "{key}");
     }
-    assert_eq!(sql_texts(&reopened, "SELECT state_key FROM s WHERE d > 1e300 AND d <= 'inf'::double ORDER BY d").await, ["big", "inf"]);
+    assert_eq!(
+        sql_texts(
+            &reopened,
+            "SELECT state_key FROM s WHERE d > 1e300 AND d <= 'inf'::double ORDER BY d"
+        )
+        .await,
+        ["big", "inf"]
+    );
     // TYP-07: the same row again is no change; with the other zero it is another row.
     state.append(&batch).await.unwrap();
     assert_eq!(state.materialize(false).await.unwrap().stale_keys, Some(7));
     let other: ArrayRef = Arc::new(Float64Array::from(vec![-0.0]));
-    let versions = value_batch(["zero"], [5], &[START + 5 * SECOND], Arc::new(StructArray::try_from(vec![("d", other)]).unwrap()));
+    let versions = value_batch(
+        ["zero"],
+        [5],
+        &[START + 5 * SECOND],
+        Arc::new(StructArray::try_from(vec![("d", other)]).unwrap()),
+    );
     state.append(&versions).await.unwrap();
     let report = state.materialize(false).await.unwrap();
     assert_eq!((report.stale_keys, report.rows_folded), (Some(0), 1));
-    assert!(value_of(&again, "zero", "d").await.as_primitive::<Float64Type>().value(0).is_sign_negative());
+    assert!(
+        value_of(&again, "zero", "d")
+            .await
+            .as_primitive::<Float64Type>()
+            .value(0)
+            .is_sign_negative()
+    );
     assert_sound(&state).await;
     assert_eq!(delta::open(&home.table("s", "log")).await.version(), Some(3));
 }
@@ -132,16 +89,27 @@ async fn typ_08_decimals_up_to_their_precision_are_exact_and_beyond_it_refused()
     let home = Home::new();
     let store = home.open().await;
     let largest = 10_i128.pow(38) - 1;
-    let types = [(1_u8, 0_i8, 1_i128), (38, 0, largest), (38, 18, largest), (32, 16, 0), (38, 16, 39_178_294_781)];
+    let types = [
+        (1_u8, 0_i8, 1_i128),
+        (38, 0, largest),
+        (38, 18, largest),
+        (32, 16, 0),
+        (38, 16, 39_178_294_781),
+    ];
     let name = |precision: u8, scale: i8| format!("d{precision}_{scale}");
-    let field = |&(p, s, _): &(u8, i8, i128)| Field::new(name(p, s), DataType::Decimal128(p, s), true);
+    let field =
+        |&(p, s, _): &(u8, i8, i128)| Field::new(name(p, s), DataType::Decimal128(p, s), true);
     let fields: Fields = types.iter().map(field).collect();
     let state = create(&store, "s", &fields, OrderBy::Version).await;
     let decimal = |p: u8, s: i8, value: i128| -> ArrayRef {
         Arc::new(Decimal128Array::from(vec![value]).with_data_type(DataType::Decimal128(p, s)))
     };
     let names: Vec<String> = types.iter().map(|&(p, s, _)| name(p, s)).collect();
-    let columns = types.iter().zip(&names).map(|(&(p, s, v), name)| (name.as_str(), decimal(p, s, v))).collect();
+    let columns = types
+        .iter()
+        .zip(&names)
+        .map(|(&(p, s, v), name)| (name.as_str(), decimal(p, s, v)))
+        .collect();
     state.append(&upserts(&["a"], 1, columns)).await.unwrap();
     state.materialize(false).await.unwrap();
     state.log().table().checkpoint().await.unwrap();
@@ -150,16 +118,28 @@ async fn typ_08_decimals_up_to_their_precision_are_exact_and_beyond_it_refused()
     for &(p, s, value) in &types {
         let read = value_of(&again, "a", &name(p, s)).await;
         assert_eq!(read.as_primitive::<Decimal128Type>().value(0), value);
-        let text = Decimal128Array::from(vec![value]).with_data_type(DataType::Decimal128(p, s)).value_as_string(0);
-        let query = format!("SELECT state_key FROM s WHERE {} = arrow_cast('{text}', 'Decimal128({p}, {s})')", name(p, s));
+        let text = Decimal128Array::from(vec![value])
+            .with_data_type(DataType::Decimal128(p, s))
+            .value_as_string(0);
+        let query = format!(
+            "SELECT state_key FROM s WHERE {} = arrow_cast('{text}', 'Decimal128({p}, {s})')",
+            name(p, s)
+        );
         assert_eq!(sql_texts(&reopened, &query).await, ["a"], "{query}");
     }
     let too_long = upserts(&["b"], 2, vec![("d1_0", decimal(1, 0, 10))]);
     refused(&state, state.append(&too_long), ErrorKind::InvalidInput, &["state_value.d1_0"]).await;
     let too_fine = upserts(&["b"], 2, vec![("d38_0", decimal(20, 2, 101))]);
-    refused(&state, state.append(&too_fine), ErrorKind::InvalidInput, &["state_value.d38_0", "row 0"]).await;
+    refused(
+        &state,
+        state.append(&too_fine),
+        ErrorKind::InvalidInput,
+        &["state_value.d38_0", "row 0"],
+    )
+    .await;
     let too_wide = upserts(&["b"], 2, vec![("d32_16", decimal(38, 0, largest))]);
-    refused(&state, state.append(&too_wide), ErrorKind::InvalidInput, &["state_value.d32_16"]).await;
+    refused(&state, state.append(&too_wide), ErrorKind::InvalidInput, &["state_value.d32_16"])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,9 +147,19 @@ async fn typ_09_long_keys_are_found_whole_by_get_range_prefix_and_sql() {
     let home = Home::new();
     let store = home.open().await;
     let state = by_version(&store, "s").await;
-    let mut keys: Vec<String> = [31, 32, 33, 64, 255, 256, 257, 5_000].map(|n| format!("{}suffix", "z".repeat(n))).to_vec();
-    keys.extend(["\u{10ffff}".repeat(40), "\u{7f}".repeat(40), format!("{}😀", "q".repeat(31)), format!("{}😀", "q".repeat(254))]);
-    keys.extend([format!("{}1", "w".repeat(5_000)), format!("{}2", "w".repeat(5_000)), "\u{10ffff}".repeat(100)]);
+    let mut keys: Vec<String> =
+        [31, 32, 33, 64, 255, 256, 257, 5_000].map(|n| format!("{}suffix", "z".repeat(n))).to_vec();
+    keys.extend([
+        "\u{10ffff}".repeat(40),
+        "\u{7f}".repeat(40),
+        format!("{}😀", "q".repeat(31)),
+        format!("{}😀", "q".repeat(254)),
+    ]);
+    keys.extend([
+        format!("{}1", "w".repeat(5_000)),
+        format!("{}2", "w".repeat(5_000)),
+        "\u{10ffff}".repeat(100),
+    ]);
     keys.sort();
     for (n, key) in keys.iter().enumerate() {
         // Each in a file of its own, so that its bounds are those of the file.
@@ -181,18 +171,35 @@ async fn typ_09_long_keys_are_found_whole_by_get_range_prefix_and_sql() {
     for round in 0..3 {
         for (n, key) in keys.iter().enumerate() {
             assert_eq!(n_of(&state, Point::LATEST, key).await, Some(n as i64), "round {round}");
-            assert_eq!(n_of(&state, Point::at_commit(n as i64 + 1), key).await, Some(n as i64), "round {round}");
+            assert_eq!(
+                n_of(&state, Point::at_commit(n as i64 + 1), key).await,
+                Some(n as i64),
+                "round {round}"
+            );
             let half: String = key.chars().take(key.chars().count() / 2).collect();
-            let filters = [KeyFilter::prefix(&half), KeyFilter::Range { from: Some(key.clone()), to: None }];
+            let filters =
+                [KeyFilter::prefix(&half), KeyFilter::Range { from: Some(key.clone()), to: None }];
             for filter in filters {
-                let rows: Vec<RecordBatch> = state.scan(Point::LATEST, filter.clone()).await.unwrap().try_collect().await.unwrap();
+                let rows: Vec<RecordBatch> = state
+                    .scan(Point::LATEST, filter.clone())
+                    .await
+                    .unwrap()
+                    .try_collect()
+                    .await
+                    .unwrap();
                 let found: usize = rows.iter().map(RecordBatch::num_rows).sum();
                 assert_eq!(found, keys.iter().filter(|key| filter.matches(key)).count());
             }
         }
         for table in ["s", "log.s"] {
-            assert_eq!(sql_texts(&store, &format!("SELECT min(state_key) FROM {table}")).await, [keys[0].clone()]);
-            assert_eq!(sql_texts(&store, &format!("SELECT max(state_key) FROM {table}")).await, [keys[keys.len() - 1].clone()]);
+            assert_eq!(
+                sql_texts(&store, &format!("SELECT min(state_key) FROM {table}")).await,
+                [keys[0].clone()]
+            );
+            assert_eq!(
+                sql_texts(&store, &format!("SELECT max(state_key) FROM {table}")).await,
+                [keys[keys.len() - 1].clone()]
+            );
         }
         match round {
             0 => drop(delta::optimize(&home.table("s", "log"), 1 << 30).await),
@@ -205,7 +212,13 @@ async fn typ_09_long_keys_are_found_whole_by_get_range_prefix_and_sql() {
 #[tokio::test(flavor = "multi_thread")]
 async fn typ_10_large_values_stay_out_of_the_delta_log() {
     let home = Home::new();
-    let state = create(&home.open().await, "s", &Fields::from(vec![Field::new("blob", DataType::Binary, true)]), OrderBy::Version).await;
+    let state = create(
+        &home.open().await,
+        "s",
+        &Fields::from(vec![Field::new("blob", DataType::Binary, true)]),
+        OrderBy::Version,
+    )
+    .await;
     let blob = vec![7_u8; 5 << 20];
     let keys = ["a", "b", "c"];
     let blobs: ArrayRef = Arc::new(BinaryArray::from_iter_values(keys.iter().map(|_| &blob)));
@@ -215,27 +228,6 @@ async fn typ_10_large_values_stay_out_of_the_delta_log() {
     let snapshot = home.table("s", "snapshot").join("_delta_log/00000000000000000001.json");
     assert!(std::fs::metadata(snapshot).unwrap().len() < 100 << 10);
     assert_eq!(value_of(&state, "b", "blob").await.as_binary::<i32>().value(0), blob);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn typ_11_leap_seconds_are_refused() {
-    for text in ["2016-12-31T23:59:60Z", "2016-12-31T23:59:60.5Z", "2020-09-08T12:00:60Z"] {
-        let error = parse_time(text).unwrap_err();
-        assert!(error.to_string().contains("leap second"), "{error}");
-    }
-    assert!(parse_time("2016-12-31T23:59:59.999999Z").unwrap() < parse_time("2017-01-01T00:00:00Z").unwrap());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn typ_12_there_is_no_row_without_a_day_and_a_given_day_is_refused() {
-    let home = Home::new();
-    let state = by_time(&home.open().await, "s").await;
-    let mut given = n_batch(&[("a", 1, Some(1))]);
-    let (mut fields, mut columns): (Vec<_>, _) = (given.schema().fields().to_vec(), given.columns().to_vec());
-    fields.push(Arc::new(Field::new("dt", DataType::Utf8, true)));
-    columns.push(Arc::new(StringArray::from(vec!["__HIVE_DEFAULT_PARTITION__"])));
-    given = RecordBatch::try_new(Arc::new(arrow::datatypes::Schema::new(fields)), columns).unwrap();
-    refused(&state, state.append(&given), ErrorKind::InvalidInput, &["\"dt\""]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,12 +249,14 @@ async fn typ_14_maps_keep_their_entries_and_refuse_keys_that_are_null_or_given_t
     state.append(&upserts(&["b", "c"], 1, vec![("m", whole.slice(1, 2))])).await.unwrap();
     state.append(&upserts(&["empty"], 5, vec![("m", maps(&[&[]]))])).await.unwrap();
     let twice = upserts(&["x", "y"], 9, vec![("m", maps(&[&[(1, 1)], &[(1, 1), (1, 2)]]))]);
-    refused(&state, state.append(&twice), ErrorKind::InvalidInput, &["state_value.m", "row 1"]).await;
+    refused(&state, state.append(&twice), ErrorKind::InvalidInput, &["state_value.m", "row 1"])
+        .await;
     for _ in 0..2 {
         for (key, expected) in [("b", vec![(20, 200)]), ("c", vec![(30, 300)]), ("empty", vec![])] {
             let map = value_of(&state, key, "m").await;
             let entries = map.as_map().value(0);
-            let part = |index: usize| entries.column(index).as_primitive::<Int64Type>().values().to_vec();
+            let part =
+                |index: usize| entries.column(index).as_primitive::<Int64Type>().values().to_vec();
             assert_eq!(part(0).into_iter().zip(part(1)).collect::<Vec<_>>(), expected, "{key}");
         }
         state.materialize(false).await.unwrap();
@@ -275,19 +269,45 @@ async fn typ_15_keys_that_look_alike_are_keys_of_their_own() {
     let store = home.open().await;
     let state = by_version(&store, "s").await;
     let large = "k".repeat(64 << 10);
-    let keys = ["", " ", "é", "e\u{301}", "Å", "\u{212b}", "a\0b", "\u{feff}a", "A", "a", &large, "🇯🇵", "🇯", "null", "%41", "a/b", "..", "a%2Fb"];
+    let keys = [
+        "",
+        " ",
+        "é",
+        "e\u{301}",
+        "Å",
+        "\u{212b}",
+        "a\0b",
+        "\u{feff}a",
+        "A",
+        "a",
+        &large,
+        "🇯🇵",
+        "🇯",
+        "null",
+        "%41",
+        "a/b",
+        "..",
+        "a%2Fb",
+    ];
     let rows: Vec<_> = keys.iter().enumerate().map(|(n, key)| (*key, 1, Some(n as i64))).collect();
     state.append(&n_batch(&rows)).await.unwrap();
     for step in 0..3 {
         for (n, key) in keys.iter().enumerate() {
             assert_eq!(n_of(&state, Point::LATEST, key).await, Some(n as i64), "{step}");
             let quoted = key.replace('\'', "''");
-            assert_eq!(sql_numbers(&store, &format!("SELECT n FROM s WHERE state_key = '{quoted}'")).await, [n as i64]);
+            assert_eq!(
+                sql_numbers(&store, &format!("SELECT n FROM s WHERE state_key = '{quoted}'")).await,
+                [n as i64]
+            );
         }
         state.materialize(step == 1).await.unwrap();
     }
-    state.append(&n_batch(&[("é", 2, None), ("Å", 2, None), ("A", 2, None), ("", 2, None)])).await.unwrap();
-    let left: Vec<String> = live(&state, Point::LATEST).await.into_iter().map(|row| row.0).collect();
+    state
+        .append(&n_batch(&[("é", 2, None), ("Å", 2, None), ("A", 2, None), ("", 2, None)]))
+        .await
+        .unwrap();
+    let left: Vec<String> =
+        live(&state, Point::LATEST).await.into_iter().map(|row| row.0).collect();
     assert_eq!(left.len(), keys.len() - 4);
     for twin in ["e\u{301}", "\u{212b}", "a", " "] {
         assert!(left.iter().any(|key| key == twin), "{twin:?}");
@@ -297,13 +317,23 @@ async fn typ_15_keys_that_look_alike_are_keys_of_their_own() {
 }
 
 async fn flags(store: &Store) -> RawState {
-    let inner = Fields::from(vec![Field::new("flag", DataType::Boolean, true), Field::new("x", DataType::Int64, true)]);
-    let state = create(store, "s", &Fields::from(vec![Field::new("v", DataType::Struct(inner.clone()), true)]), OrderBy::Version).await;
+    let inner = Fields::from(vec![
+        Field::new("flag", DataType::Boolean, true),
+        Field::new("x", DataType::Int64, true),
+    ]);
+    let state = create(
+        store,
+        "s",
+        &Fields::from(vec![Field::new("v", DataType::Struct(inner.clone()), true)]),
+        OrderBy::Version,
+    )
+    .await;
     let rows = 3_000;
     let flag: BooleanArray = (0..rows).map(|n| [Some(true), Some(false), None][n % 3]).collect();
     let x: Int64Array = (0..rows).map(|n| (n % 5 != 0).then_some(n as i64 % 200)).collect();
     let nulls = NullBuffer::from_iter((0..rows).map(|n| n % 7 != 0));
-    let v: ArrayRef = Arc::new(StructArray::new(inner, vec![Arc::new(flag), Arc::new(x)], Some(nulls)));
+    let v: ArrayRef =
+        Arc::new(StructArray::new(inner, vec![Arc::new(flag), Arc::new(x)], Some(nulls)));
     let keys: Vec<String> = (0..rows).map(|n| format!("k{n:05}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     state.append(&upserts(&keys, 1, vec![("v", v)])).await.unwrap();
@@ -315,22 +345,44 @@ async fn typ_16_a_predicate_on_a_struct_its_complement_and_the_unknown_are_all_r
     let home = Home::new();
     let store = home.open_with(alluvium::StoreSettings { partitions: 2, ..settings() }).await;
     let state = flags(&store).await;
-    let predicates = ["v IS NULL", "v.flag", "NOT (v.flag)", "NOT (v.x NOT BETWEEN v.x AND 100)", "v.x IS NULL AND v IS NOT NULL", "v.x > 50"];
+    let predicates = [
+        "v IS NULL",
+        "v.flag",
+        "NOT (v.flag)",
+        "NOT (v.x NOT BETWEEN v.x AND 100)",
+        "v.x IS NULL AND v IS NOT NULL",
+        "v.x > 50",
+    ];
     for step in 0..2 {
         let all = scan_rows(&state, Point::LATEST).await;
         let memory = datafusion::prelude::SessionContext::new();
         let flat: Vec<RecordBatch> = all
             .iter()
-            .map(|batch| RecordBatch::try_from_iter_with_nullable([("v", batch.column_by_name("state_value").unwrap().as_struct().column(0).clone(), true)]).unwrap())
+            .map(|batch| {
+                RecordBatch::try_from_iter_with_nullable([(
+                    "v",
+                    batch.column_by_name("state_value").unwrap().as_struct().column(0).clone(),
+                    true,
+                )])
+                .unwrap()
+            })
             .collect();
-        let table = datafusion::datasource::MemTable::try_new(flat[0].schema(), vec![flat]).unwrap();
+        let table =
+            datafusion::datasource::MemTable::try_new(flat[0].schema(), vec![flat]).unwrap();
         memory.register_table("s", Arc::new(table)).unwrap();
         for predicate in predicates {
             let mut counts = Vec::new();
-            for form in [predicate.to_owned(), format!("NOT ({predicate})"), format!("({predicate}) IS NULL")] {
+            for form in [
+                predicate.to_owned(),
+                format!("NOT ({predicate})"),
+                format!("({predicate}) IS NULL"),
+            ] {
                 let query = format!("SELECT count(*) FROM s WHERE {form}");
                 let count = sql_numbers(&store, &query).await[0];
-                let expected = delta::query(&memory, &query).await[0].column(0).as_primitive::<Int64Type>().value(0);
+                let expected = delta::query(&memory, &query).await[0]
+                    .column(0)
+                    .as_primitive::<Int64Type>()
+                    .value(0);
                 assert_eq!(count, expected, "step {step}: {query}");
                 counts.push(count);
             }

@@ -10,8 +10,9 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::ledger::{Difference, Row};
-use super::run::World;
-use crate::support::rows::{flags, seen, values};
+use super::run::{STATE, World};
+use crate::support::rows::{Value, flags, seen, values};
+use crate::support::stores;
 
 /// A few reads by some handle.
 pub(crate) async fn some(world: &mut World) {
@@ -19,7 +20,8 @@ pub(crate) async fn some(world: &mut World) {
     let (state, basis) = pin(world, handle).await;
     let point = world.pools.point(&mut world.rng, world.newest);
     get(world, &state, &basis, point).await;
-    match world.rng.random_range(0..4) {
+    match world.rng.random_range(0..5) {
+        4 => sql(world, handle, point).await,
         0 => scan(world, &state, &basis, point).await,
         1 => history(world, &state, &basis, point).await,
         2 => diff(world, &state, &basis, point).await,
@@ -39,6 +41,7 @@ pub(crate) async fn everything(world: &mut World) {
             history(world, &state, &basis, point).await;
             diff(world, &state, &basis, point).await;
             changes(world, &state, &basis).await;
+            sql(world, handle, point).await;
         }
     }
 }
@@ -261,4 +264,41 @@ fn differences(batch: &RecordBatch) -> Vec<Difference> {
             after,
         })
         .collect()
+}
+
+/// The same by SQL, in as many partitions as the handle has.
+async fn sql(world: &World, handle: usize, point: Point) {
+    if point.event_time.is_some_and(|time| time < alluvium_log::MIN_EVENT_TIME) {
+        return; // Not to be written as text.
+    }
+    let query = format!(
+        "SELECT state_key, version, event_time, n, text, object['a'] AS a FROM as_of('{STATE}', '{point}') ORDER BY state_key"
+    );
+    let rows = stores::sql(&world.stores[handle], &query)
+        .await
+        .unwrap_or_else(|error| panic!("{query}: {error}"));
+    let named = |name: &str| rows.column_by_name(name).unwrap();
+    let (keys, texts) = (named("state_key").as_string::<i32>(), named("text").as_string::<i32>());
+    let number = |name: &str, row: usize| {
+        let numbers = named(name).as_primitive::<Int64Type>();
+        numbers.is_valid(row).then(|| numbers.value(row))
+    };
+    let times = named("event_time").as_primitive::<TimestampMicrosecondType>();
+    let winners = world.ledger.fold(point);
+    let expected: Vec<(&Row, &Value)> =
+        winners.into_values().filter_map(|row| Some((row, row.value.as_ref()?))).collect();
+    assert_eq!(rows.num_rows(), expected.len(), "{query}");
+    for (index, (row, value)) in expected.into_iter().enumerate() {
+        assert_eq!(keys.value(index), row.key, "{query}");
+        let seen =
+            (number("version", index), times.value(index), number("n", index), number("a", index));
+        let a = value.object.as_ref().and_then(|object| object.0);
+        assert_eq!(
+            seen,
+            (Some(row.version), row.event_time, Some(value.n), a),
+            "{query}: {:?}",
+            row.key
+        );
+        assert_eq!(texts.is_valid(index).then(|| texts.value(index)), value.text.as_deref());
+    }
 }

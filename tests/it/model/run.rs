@@ -28,6 +28,7 @@ struct App {
 pub(crate) struct World {
     pub(crate) home: Home,
     pub(crate) handles: Vec<RawState>,
+    pub(crate) stores: Vec<Store>,
     pub(crate) settings: Vec<StoreSettings>,
     pub(crate) ledger: Ledger,
     pub(crate) pools: Pools,
@@ -98,15 +99,18 @@ impl World {
             .await
             .unwrap();
         let pools = Pools::new(&mut rng);
-        let (mut handles, mut all_settings) = (Vec::new(), Vec::new());
+        let (mut handles, mut stores, mut all_settings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..HANDLES {
             let settings = handle_settings(&mut rng, kind);
-            handles.push(open(&home, &settings).await.1);
+            let (store, state) = open(&home, &settings).await;
+            handles.push(state);
+            stores.push(store);
             all_settings.push(settings);
         }
         Self {
             home,
             handles,
+            stores,
             settings: all_settings,
             ledger: Ledger::new(kind.order_by),
             pools,
@@ -160,7 +164,8 @@ impl World {
             Step::Checkpoint { handle, snapshot } => self.checkpoint(handle, snapshot).await,
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
-                self.handles[handle] = open(&self.home, &self.settings[handle]).await.1;
+                (self.stores[handle], self.handles[handle]) =
+                    open(&self.home, &self.settings[handle]).await;
                 self.apps.iter_mut().for_each(|app| app.owned[handle] = None);
             }
             Step::Optimize => {

@@ -1,14 +1,14 @@
 //! The rules of the log, row by row: so that a bad row is named by its line, and can be set aside alone.
 
 use alluvium_log::{
-    DELETE, EVENT_TIME, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result,
+    DELETE, EVENT_TIME, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result, STATE_KEY,
     STATE_VALUE, StateDefinition, VERSION,
 };
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::TimestampMicrosecondType;
 
-use crate::format::{ChangeChunk, Fault, format_timestamp};
+use crate::format::{ChangeChunk, Fault, format_timestamp, write_value};
 
 /// Refuses the rows of a chunk that the state's log would refuse.
 ///
@@ -22,7 +22,46 @@ pub(super) fn check_rows(
     let rules = Rules::new(&chunk.changes, definition, now_micros)?;
     let bad: Vec<(usize, Fault)> =
         (0..chunk.len()).filter_map(|row| rules.fault(row).map(|fault| (row, fault))).collect();
-    chunk.drop_bad(bad)
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let texts = bad
+        .iter()
+        .map(|(row, _)| native_change(&chunk.changes, *row))
+        .collect::<Result<Vec<Vec<u8>>>>()?;
+    let before = chunk.rejects.len();
+    chunk.drop_bad(bad)?;
+    for (reject, text) in chunk.rejects.iter_mut().skip(before).zip(texts) {
+        // Not every format keeps the text of rows that seemed good.
+        if reject.text.is_empty() {
+            reject.text = text;
+        }
+    }
+    chunk.rejects.sort_by_key(|reject| reject.line);
+    Ok(())
+}
+
+/// A row as a native change, which can be mended and appended.
+fn native_change(changes: &RecordBatch, row: usize) -> Result<Vec<u8>> {
+    const NAMES: [(&str, &str); 5] = [
+        (STATE_KEY, "key"),
+        (OP_TYPE, "op"),
+        (STATE_VALUE, "value"),
+        (VERSION, "version"),
+        (EVENT_TIME, "event_time"),
+    ];
+    let mut text = Vec::new();
+    for (column, name) in NAMES {
+        let Some(column) = changes.column_by_name(column).filter(|column| column.is_valid(row))
+        else {
+            continue;
+        };
+        text.push(if text.is_empty() { b'{' } else { b',' });
+        text.extend_from_slice(format!("\"{name}\":").as_bytes());
+        write_value(&mut text, column.as_ref(), row)?;
+    }
+    text.push(b'}');
+    Ok(text)
 }
 
 struct Rules {

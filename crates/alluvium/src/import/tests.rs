@@ -1,4 +1,5 @@
 //! Imports into a store in memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Cursor;
 
@@ -135,5 +136,10 @@ async fn bad_rows_are_set_aside_with_place_and_reason() {
     assert_eq!(rejects.len(), 3);
     assert!(rejects[0].starts_with(r#"{"file":"input","line":2,"reason":""#), "{}", rejects[0]);
     assert!(rejects[0].ends_with(r#""text":"nonsense"}"#), "{}", rejects[0]);
+    assert!(
+        rejects[1].contains(r#"{\"key\":\"b\",\"op\":\"UPSERT\",\"value\":{\"n\":2},"#),
+        "{}",
+        rejects[1]
+    );
     assert!(rejects[1].contains("later than now") && rejects[2].contains("no event time"));
 }

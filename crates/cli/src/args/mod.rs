@@ -8,9 +8,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use write::{AppendArgs, CreateArgs};
 
+const GLOBAL: &str = "Options of every verb";
 const AFTER_HELP: &str = "\
 Examples:
-  alluvium demo                                          real flights, from append to SQL, in a minute
+  alluvium demo                       real flights, from append to SQL, in a minute
   export ALLUVIUM_STORE=./store
   echo '{\"key\":\"u1\",\"value\":{\"logins\":1}}' | alluvium append users
   alluvium get users u1
@@ -32,16 +33,16 @@ Exit codes:
 #[command(name = "alluvium", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The store: a folder, file:///folder, or memory:// [env: ALLUVIUM_STORE]
-    #[arg(long, global = true, value_name = "URI")]
+    #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// How rows are written: by default a table on a terminal, and JSON lines in a pipe
-    #[arg(long, short, global = true, value_name = "FORMAT")]
+    #[arg(long, short, global = true, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<OutputFormat>,
     /// Write nothing but rows and errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = GLOBAL)]
     pub(crate) quiet: bool,
     /// Tell what happens inside; twice for more
-    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    #[arg(long, short, global = true, action = clap::ArgAction::Count, help_heading = GLOBAL)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
     pub(crate) verb: Verb,

@@ -138,7 +138,7 @@ pub(crate) struct DiffArgs {
     /// The state
     pub(crate) state: String,
     /// The first point
-    #[arg(value_name = "POINT", value_parser = point)]
+    #[arg(value_name = "POINT", value_parser = point, id = "from_point")]
     pub(crate) from: Point,
     /// The second point
     #[arg(value_name = "POINT", value_parser = point, id = "to_point")]

@@ -71,6 +71,14 @@ pub(super) static STEPS: &[Step] = &[
         lines: 12,
     },
     Step {
+        why: "Late changes, committed when a later departure was known already: kept, but they never became the state.",
+        args: &[
+            "sql",
+            "SELECT state_key, event_time, commit, state_value['flight'] AS flight FROM history('aircraft') WHERE is_late LIMIT 3",
+        ],
+        lines: 6,
+    },
+    Step {
         why: "The whole fleet as of a day.",
         args: &["scan", "aircraft", "--time", "2013-01-15T12:00:00Z", "--limit", "5"],
         lines: 12,
@@ -105,7 +113,7 @@ pub(super) fn outro(folder: &DemoFolder, took: &str) -> String {
          \x20 export ALLUVIUM_STORE={quoted}\n\
          \x20 alluvium scan aircraft --prefix N7 --limit 10\n\
          \x20 alluvium changes aircraft --from-commit 5 | head -3\n\
-         \x20 alluvium sql \"SELECT origin, avg(dep_delay) FROM history('aircraft') GROUP BY origin\"\n",
+         \x20 alluvium sql \"SELECT origin, avg(dep_delay) FROM aircraft GROUP BY origin\"\n",
         store = folder.store(),
         rejects = folder.rejects(),
         quoted = quoted(&folder.store()),

@@ -16,7 +16,10 @@ use super::{Result, RowWriter};
 const MEASURED_ROWS: usize = 1_000;
 /// A column may be made as narrow as this to show more columns.
 const CROWDED_WIDTH: usize = 20;
-const MIN_WIDTH: usize = 4;
+/// A column that is cut shows at least so much.
+const MIN_WIDTH: usize = 10;
+/// The columns that tell what a row is about.
+const LEADING: [&str; 7] = ["key", "op", "event_time", "commit", "late", "app_id", "epoch"];
 const GAP: &str = "  ";
 const CUT: &str = "…";
 
@@ -150,62 +153,55 @@ impl RowWriter for TableWriter {
 
 impl Layout {
     fn new(natural: &[usize], flat: &Flat, terminal: Option<usize>) -> Self {
-        // In a table the value's fields stand behind the key and the time, and before the rest.
-        let lead = flat
-            .fields
-            .iter()
-            .take(flat.from_value.start)
-            .take_while(|field| matches!(field.name().as_str(), "key" | "op" | "event_time"));
-        let lead = lead.count();
-        let fixed = flat.from_value.start;
+        // In a table the value's fields stand behind what tells the row, and before the rest.
+        // The columns of a query stay as it has them.
+        let is_lead = |column: &usize| {
+            !flat.from_value.is_empty()
+                && flat
+                    .fields
+                    .get(*column)
+                    .is_some_and(|field| LEADING.contains(&field.name().as_str()))
+        };
+        let values = flat.from_value.clone();
+        let (leading, trailing): (Vec<usize>, Vec<usize>) = (0..values.start).partition(is_lead);
+        let lead = leading.len();
         let mut order: Vec<usize> =
-            (0..lead).chain(flat.from_value.clone()).chain(lead..fixed).collect();
+            leading.into_iter().chain(values.clone()).chain(trailing).collect();
         let Some(terminal) = terminal else {
             let columns = order.into_iter().map(|column| (column, natural[column])).collect();
             return Self { columns, hidden: 0 };
         };
-        let total = |widths: &[usize], order: &[usize]| {
-            order.iter().map(|column| widths[*column]).sum::<usize>()
-                + order.len().saturating_sub(1) * GAP.len()
-        };
         let mut widths = natural.to_vec();
-        if total(&widths, &order) > terminal {
-            // Key, time and numbers stay whole; long texts give way to more columns.
-            for column in flat.from_value.clone() {
+        let mut hidden = 0;
+        if !values.is_empty() && total(&widths, &order) > terminal {
+            // What tells the row stays whole; long texts give way to more fields, and then the last columns go.
+            for column in values {
                 widths[column] = widths[column].min(CROWDED_WIDTH);
             }
-        }
-        let mut hidden = 0;
-        while total(&widths, &order) > terminal {
-            let last = order.iter().rposition(|column| flat.from_value.contains(column));
-            match last {
-                Some(at) => {
-                    order.remove(at);
-                    hidden += 1;
-                }
-                None => break,
+            while total(&widths, &order) > terminal && order.len() > lead + 1 {
+                order.pop();
+                hidden += 1;
             }
         }
-        hidden += shrink(&mut widths, &mut order, terminal, total);
-        widen(&mut widths, natural, &order, terminal, total);
+        hidden += shrink(&mut widths, &mut order, terminal);
+        widen(&mut widths, natural, &order, terminal);
         Self { columns: order.into_iter().map(|column| (column, widths[column])).collect(), hidden }
     }
 }
 
+/// The width of a line.
+fn total(widths: &[usize], order: &[usize]) -> usize {
+    let gaps = order.len().saturating_sub(1) * GAP.len();
+    order.iter().map(|column| widths[*column]).sum::<usize>() + gaps
+}
+
 /// Makes the widest columns narrower until all fit, and drops the last ones if even that is not enough.
-fn shrink(
-    widths: &mut [usize],
-    order: &mut Vec<usize>,
-    terminal: usize,
-    total: impl Fn(&[usize], &[usize]) -> usize,
-) -> usize {
+fn shrink(widths: &mut [usize], order: &mut Vec<usize>, terminal: usize) -> usize {
     let mut hidden = 0;
     while total(widths, order) > terminal {
         let widest = order.iter().copied().max_by_key(|column| widths[*column]);
         match widest {
-            Some(column) if widths[column] > MIN_WIDTH.max(CROWDED_WIDTH / 2) => {
-                widths[column] -= 1
-            }
+            Some(column) if widths[column] > MIN_WIDTH => widths[column] -= 1,
             _ if order.len() > 1 => {
                 order.pop();
                 hidden += 1;
@@ -217,13 +213,7 @@ fn shrink(
 }
 
 /// Gives the room that is left to the columns that were made narrower, the first ones first.
-fn widen(
-    widths: &mut [usize],
-    natural: &[usize],
-    order: &[usize],
-    terminal: usize,
-    total: impl Fn(&[usize], &[usize]) -> usize,
-) {
+fn widen(widths: &mut [usize], natural: &[usize], order: &[usize], terminal: usize) {
     for column in order {
         let room = terminal.saturating_sub(total(widths, order));
         let wanted = natural[*column].saturating_sub(widths[*column]);

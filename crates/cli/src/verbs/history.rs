@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use alluvium::{KeyFilter, history_schema};
-use arrow::array::RecordBatch;
+use arrow::array::{Array, RecordBatch};
 use futures::TryStreamExt;
 
 use super::live::composite_key;
@@ -24,6 +24,28 @@ const COLUMNS: [(&str, &str); 10] = [
     ("app_id", "app_id"),
     ("epoch", "epoch"),
     ("is_late", "late"),
+];
+
+/// The same in a table: of one key, which needs not be repeated; and the epoch only where there is one.
+const IN_TABLE: [(&str, &str); 7] = [
+    ("op_type", "op"),
+    ("event_time", "event_time"),
+    ("commit", "commit"),
+    ("is_late", "late"),
+    ("state_value", "value"),
+    ("version", "version"),
+    ("writer", "writer"),
+];
+const EPOCH_IN_TABLE: [(&str, &str); 9] = [
+    ("op_type", "op"),
+    ("event_time", "event_time"),
+    ("commit", "commit"),
+    ("is_late", "late"),
+    ("app_id", "app_id"),
+    ("epoch", "epoch"),
+    ("state_value", "value"),
+    ("version", "version"),
+    ("writer", "writer"),
 ];
 
 pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome {
@@ -47,14 +69,21 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
             .complain(&format!("the state {} has no change of the key {key:?}{when}", args.state));
         return Ok(ExitCodes::NOT_FOUND);
     }
-    // A table of one key needs not repeat it.
-    let columns = if session.is_table() { &COLUMNS[1..] } else { &COLUMNS[..] };
+    let columns = match session.is_table() {
+        true if kept.iter().all(has_no_epoch) => &IN_TABLE[..],
+        true => &EPOCH_IN_TABLE[..],
+        false => &COLUMNS[..],
+    };
     let schema =
         rename(&RecordBatch::new_empty(history_schema(basis.definition())), columns)?.schema();
     let batches = futures::stream::iter(kept.into_iter().map(|batch| rename(&batch, columns)));
     let (rows, remark) = session.emit(&schema, None, batches).await?;
     session.summarize(rows, Some((basis.commit(), point)), remark);
     Ok(ExitCodes::OK)
+}
+
+fn has_no_epoch(batch: &RecordBatch) -> bool {
+    batch.column_by_name("epoch").is_none_or(|epochs| epochs.null_count() == epochs.len())
 }
 
 /// Drops what is older than the last so many rows.

@@ -34,6 +34,8 @@ pub use state::{CommitSpan, DataFile, FileCommits, FileStats, TableState};
 
 /// How often a commit is tried again after losing the race for a number.
 pub const MAX_COMMIT_ATTEMPTS: u32 = 1_000;
+/// How often a number may be taken without a commit to be read under it.
+const MAX_STUCK_ATTEMPTS: u32 = 16;
 /// How often a write whose outcome is unknown is sent again.
 pub const MAX_UNKNOWN_RETRIES: u32 = 5;
 /// Commits between checkpoints, at least.
@@ -201,12 +203,13 @@ impl Table {
             ))));
         }
         self.checkpointed.store(listing.checkpoint.unwrap_or(0), Ordering::Relaxed);
-        if listing.checkpoint.is_none() {
+        let Some(checkpoint) = listing.checkpoint else {
             return self.replay(TableState::empty(), 0, newest).await.map(Some);
-        }
+        };
         self.transactions_complete.store(false, Ordering::Relaxed);
-        let state = match self.access.load(None, &self.app_ids).await {
-            Ok(loaded) => TableState::loaded(loaded),
+        // The commits after the checkpoint are read here, each once.
+        let state = match self.access.load(Some(checkpoint), &self.app_ids).await {
+            Ok(loaded) => self.replay(TableState::loaded(loaded), checkpoint + 1, newest).await?,
             Err(error) if listing.reaches_back_to_the_first() => {
                 tracing::warn!(table = %self.label, %error, "a checkpoint is unusable; replaying the whole log");
                 self.transactions_complete.store(true, Ordering::Relaxed);
@@ -376,6 +379,7 @@ impl Table {
         let id = format!("{:032x}", rand::rng().random::<u128>());
         let mut note = note;
         note.insert("id".to_owned(), serde_json::Value::String(id.clone()));
+        let mut stuck = 0;
         for attempt in 0..MAX_COMMIT_ATTEMPTS {
             let state = self.state();
             let version = state.version + 1;
@@ -399,6 +403,12 @@ impl Table {
             }
             metrics::counter!(crate::metrics::COMMIT_CONFLICTS).increment(1);
             self.catch_up().await?;
+            stuck = if self.state().version < version { stuck + 1 } else { 0 };
+            if stuck >= MAX_STUCK_ATTEMPTS {
+                return Err(self.placed(Error::corrupt(format!(
+                    "the name {version:020}.json is taken in the Delta log, but there is no commit under it: remove what is there"
+                ))));
+            }
             back_off(attempt).await;
         }
         Err(self.placed(Error::new(
