@@ -28,6 +28,7 @@ pub enum InputFormat {
 
 const BUFFER_BYTES: usize = 1 << 17;
 const PEEKED_BYTES: usize = 512;
+const TELLING_BYTES: usize = 16;
 
 pub(crate) type Bytes = Box<dyn Read + Send>;
 
@@ -184,13 +185,26 @@ fn uncompress(label: &str, head: &[u8], raw: Bytes) -> Result<Bytes> {
     }
 }
 
-/// The first bytes, and a reader that still gives them.
+/// The first bytes, and a reader that still gives them. A pipe that gives little is not waited for once the format can be told.
 fn peek(label: &str, mut read: Bytes) -> Result<(Vec<u8>, Bytes)> {
-    let mut head = Vec::with_capacity(PEEKED_BYTES);
-    let limit = PEEKED_BYTES as u64;
-    read.by_ref().take(limit).read_to_end(&mut head).map_err(|error| read_error(label, error))?;
+    let mut head = vec![0_u8; PEEKED_BYTES];
+    let mut filled = 0;
+    while filled < PEEKED_BYTES && !is_telling(&head[..filled]) {
+        match read.read(&mut head[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(read_error(label, error)),
+        }
+    }
+    head.truncate(filled);
     let whole = Cursor::new(head.clone()).chain(read);
     Ok((head, Box::new(whole)))
+}
+
+/// Whether these first bytes are as good as more of them: all marks are shorter.
+fn is_telling(head: &[u8]) -> bool {
+    head.len() >= TELLING_BYTES && !head.trim_ascii_start().is_empty()
 }
 
 fn without_bom(label: &str, mut bytes: Bytes) -> Result<Bytes> {

@@ -102,7 +102,9 @@ Answers are the same before and after; reads become faster. It may be killed at 
     #[command(after_help = "\
 Examples:
   alluvium verify users
-  alluvium verify || echo 'a snapshot is wrong'    all states; exit code 6 names the first key that differs")]
+  alluvium verify || echo 'a snapshot is wrong'    all states
+
+Where a snapshot differs from its log the exit code is 6; the first key that differs is named.")]
     Verify {
         /// The state; all of them when not given
         state: Option<String>,
@@ -127,7 +129,8 @@ Examples:
   alluvium demo
   alluvium demo --dir /tmp/flights
 
-Each step is shown as the command that you could type. It needs no network, and leaves the store to play with.")]
+Each step is shown as the command that you could type. It needs no network, and leaves the store
+to play with.")]
     Demo {
         /// The folder for the demo's data and store; a former demo in it is replaced
         #[arg(long, default_value = "flights-demo", value_name = "FOLDER")]

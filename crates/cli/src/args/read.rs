@@ -69,7 +69,8 @@ Examples:
   alluvium get users -- --odd-key
   alluvium get orders --composite '[\"eu\", 42]'                    a key of two columns
 
-When a key has no value the exit code is 3, and the message says whether it was deleted or never there.")]
+When a key has no value the exit code is 3, and the message says whether it was deleted or
+never there.")]
 pub(crate) struct GetArgs {
     /// The state
     pub(crate) state: String,
@@ -89,7 +90,7 @@ Examples:
   alluvium scan users --prefix eu/ --limit 10
   alluvium scan users --from a --to b --output csv > a.csv
   alluvium scan users --time 2024-01-15T00:00:00Z > then.jsonl
-  alluvium scan users | alluvium append copy_of_users              what scan writes, append reads")]
+  alluvium scan users | alluvium append copy_of_users      what scan writes, append reads")]
 pub(crate) struct ScanArgs {
     /// The state
     pub(crate) state: String,
@@ -109,8 +110,8 @@ Examples:
   alluvium history users u1 --last 5
   alluvium history users u1 --commit 7
 
-Changes come in the order of their commits. `late` marks a change that was older than what was there already when it was
-committed, so that it never became the state.")]
+Changes come in the order of their commits. `late` marks a change that was older than what was
+there already when it was committed, so that it never became the state.")]
 pub(crate) struct HistoryArgs {
     /// The state
     pub(crate) state: String,
@@ -131,9 +132,10 @@ pub(crate) struct HistoryArgs {
 Examples:
   alluvium diff users commit:5 latest
   alluvium diff users time:2024-01-15T00:00:00Z time:2024-01-16T00:00:00Z
-  alluvium diff users commit:5,time:2024-01-15T00:00:00Z latest    several bounds with commas between
+  alluvium diff users commit:5,time:2024-01-15T00:00:00Z latest
 
-A point is latest, commit:N, version:N or time:T. A key whose value is the same at both points is not listed.")]
+A point is latest, commit:N, version:N, time:T, or several with commas between. A key whose value
+is the same at both points is not listed.")]
 pub(crate) struct DiffArgs {
     /// The state
     pub(crate) state: String,
@@ -160,7 +162,8 @@ Examples:
   alluvium sql 'SHOW TABLES'
   alluvium sql - < query.sql
 
-Each state is a table: state_key, version, event_time, and the fields of its value. log.STATE and snapshot.STATE are the raw tables.")]
+Each state is a table: state_key, version, event_time, and the fields of its value. log.STATE and
+snapshot.STATE are the raw tables.")]
 pub(crate) struct SqlArgs {
     /// The query; - reads it from standard input
     #[arg(value_name = "QUERY", allow_hyphen_values = true)]
@@ -171,9 +174,9 @@ pub(crate) struct SqlArgs {
 #[command(after_help = "\
 Examples:
   alluvium changes users
-  alluvium changes users --from-commit 7              the commits after 7
-  alluvium changes users --follow | my-consumer       goes on as commits come, until Ctrl-C
-  alluvium changes users --as-input | alluvium --store other append users    a copy with its whole history
+  alluvium changes users --from-commit 7            the commits after 7
+  alluvium changes users --follow | my-consumer     goes on as commits come, until Ctrl-C
+  alluvium changes users --as-input | alluvium --store other append users     a whole copy
 
 Lines are changes as append reads them, and the commit; --as-input leaves the commit out.")]
 pub(crate) struct ChangesArgs {

@@ -104,8 +104,8 @@ Examples:
   alluvium create orders --like orders.csv --key id --event-time changed_at
   alluvium create ledger --order-by version --schema 'balance DECIMAL(18,2) NOT NULL'
 
-The order is for ever: event_time, where a late change never overwrites a later one; or version, for callers
-with a sequence of their own. Fields may be added later: append does it by itself.")]
+The order is for ever: event_time, where a late change never overwrites a later one; or version,
+for callers with a sequence of their own. Fields may be added later: append does it by itself.")]
 pub(crate) struct CreateArgs {
     /// The state
     pub(crate) state: String,
@@ -128,16 +128,19 @@ pub(crate) struct CreateArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  echo '{\"key\":\"u1\",\"value\":{\"logins\":1},\"event_time\":\"2024-01-15T10:30:00Z\"}' | alluvium append users
+  echo '{\"key\":\"u1\",\"value\":{\"logins\":1}}' | alluvium append users
   echo '{\"key\":\"u1\",\"op\":\"DELETE\"}' | alluvium append users
   alluvium append orders orders.csv.gz --key id --event-time changed_at --null NA
   alluvium append orders *.parquet --key region,id --version lsn --delete-when \"op = 'D'\"
-  alluvium append orders batch-7.jsonl --app-id loader --epoch 7      exactly once, however often it is sent
-  alluvium append orders dirty.csv --key id --rejects rejects.jsonl   bad rows go there, with the reason
+  alluvium append orders batch-7.jsonl --app-id loader --epoch 7      exactly once
+  alluvium append orders dirty.csv --key id --rejects rejects.jsonl   bad rows go there
 
-A native change is {\"key\":..,\"op\":\"UPSERT\"|\"DELETE\",\"value\":{..},\"version\":..,\"event_time\":..}; all but key and value may
-be left out. With --key any records are taken: the other columns are the value. A state that doesn't exist is created with
-the fields found. gzip and zstd files are read as they are. Each batch is in as a whole or not at all; with --app-id and --epoch everything is.")]
+A native change is a line {\"key\":..,\"op\":..,\"value\":{..},\"version\":..,\"event_time\":..}: op is UPSERT
+when left out, or DELETE; version and event_time may be left out. With --key any records are taken:
+the other columns are the value. A state that doesn't exist is created with the fields found. gzip
+and zstd files are read as they are. Each batch is in as a whole or not at all; with --app-id and
+--epoch everything is. A pipe that goes on for ever is committed batch by batch: create the state
+first, and give --batch-rows 1 to have each line committed as it comes.")]
 pub(crate) struct AppendArgs {
     /// The state
     pub(crate) state: String,
