@@ -26,7 +26,8 @@ use crate::typed::{State, fields_of};
 pub struct StoreSettings {
     /// What an acknowledged write on a local disk means.
     pub durability: Durability,
-    /// Memory of one materialization, fold or SQL statement, in bytes: 256 MiB. More is spilled to disk.
+    /// Memory of one materialization, fold or SQL statement, in bytes: 256 MiB. More is spilled to disk. SQL takes
+    /// 16 MiB at least.
     pub memory_budget_bytes: usize,
     /// The tail of each state is kept in memory up to so many bytes: 256 MiB.
     pub tail_bytes: usize,
@@ -288,7 +289,11 @@ impl Store {
             readers.push(self.raw_state(&name).await?.reader().clone());
         }
         let settings = SqlSettings {
-            memory_limit_bytes: self.inner.settings.memory_budget_bytes,
+            memory_limit_bytes: self
+                .inner
+                .settings
+                .memory_budget_bytes
+                .max(SqlSettings::LEAST_MEMORY_BYTES),
             target_partitions: self.inner.settings.partitions,
             ..SqlSettings::default()
         };

@@ -8,7 +8,7 @@ use arrow::array::{
     new_null_array,
 };
 use arrow::compute::{CastOptions, cast_with_options, take};
-use arrow::datatypes::{DataType, Decimal128Type, Field, Fields};
+use arrow::datatypes::{DataType, Decimal128Type, Field, Fields, TimeUnit};
 use arrow::row::{RowConverter, SortField};
 
 use crate::error::{Error, Result};
@@ -56,10 +56,15 @@ pub(crate) fn conform(array: &ArrayRef, target: &DataType, path: &str) -> Result
 
 /// Brings an array that comes out of a file to the type that the state has now; what is stored was checked when it was written.
 pub(crate) fn conform_stored(array: &ArrayRef, target: &DataType, path: &str) -> Result<ArrayRef> {
-    if array.data_type() == target {
-        return Ok(array.clone());
+    match (array.data_type(), target) {
+        (offered, target) if offered == target => Ok(array.clone()),
+        // How Spark's INT96 arrives: an instant, without a zone and in nanoseconds.
+        (
+            DataType::Timestamp(TimeUnit::Nanosecond, None),
+            DataType::Timestamp(TimeUnit::Microsecond, Some(_)),
+        ) => exact_cast(array, target, path),
+        _ => conform(array, target, path),
     }
-    conform(array, target, path)
 }
 
 fn list_of(data_type: &DataType) -> DataType {

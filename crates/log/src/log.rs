@@ -143,8 +143,11 @@ impl Log {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!(
-                    "the state {name} exists with another definition: it is ordered by {}",
-                    known.order_by
+                    "the state {name} exists with another definition: it is ordered by {} and has the fields {}; asked for was the order by {} and the fields {}",
+                    known.order_by,
+                    shown(&known.fields),
+                    definition.order_by,
+                    shown(&definition.fields)
                 ),
             ));
         }
@@ -201,6 +204,12 @@ impl Log {
         self.inner.definition.read().1.clone()
     }
 
+    /// What the state is, as of a state of its table or newer: with at least the fields of that.
+    pub fn definition_at(&self, state: &TableState) -> Result<Arc<StateDefinition>> {
+        self.inner.note_definition(state)?;
+        Ok(self.definition())
+    }
+
     /// The newest commit known here and its files.
     pub fn state(&self) -> Arc<TableState> {
         self.inner.table.state()
@@ -218,6 +227,7 @@ impl Log {
     /// `changes` has the columns `state_key` (text), and optionally `op_type` (`UPSERT`, the default, or `DELETE`), `version`
     /// (integer), `event_time` (timestamp) and `state_value` (struct). Appends of concurrent callers share a commit.
     /// A batch without rows writes nothing; its receipt names the newest commit. Dropping the future does not undo the append.
+    #[tracing::instrument(name = "append", level = "debug", skip_all, fields(state = %self.inner.name, rows = changes.num_rows()), err(level = "debug"))]
     pub async fn append(&self, changes: &RecordBatch) -> Result<Receipt> {
         let inner = &self.inner;
         let rows = inner.check(changes)?;
@@ -479,7 +489,9 @@ impl LogInner {
                 self.discard(files).await;
                 // What stopped it may be old knowledge: tell what the log holds now.
                 let newest = self.table.refresh().await?.transaction(app_id);
-                Ok(EpochOutcome::AlreadyApplied { last: newest.map_or(known, |last| last.max(known)) })
+                Ok(EpochOutcome::AlreadyApplied {
+                    last: newest.map_or(known, |last| last.max(known)),
+                })
             }
             Outcome::Committed(state) => {
                 if let Some(generation) = generation {
@@ -490,6 +502,15 @@ impl LogInner {
             }
         }
     }
+}
+
+/// Fields for a message: names, types, and what is required.
+fn shown(fields: &arrow::datatypes::Fields) -> String {
+    let one = |field: &std::sync::Arc<arrow::datatypes::Field>| {
+        let required = if field.is_nullable() { "" } else { " NOT NULL" };
+        format!("{} {}{required}", field.name(), field.data_type())
+    };
+    fields.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn fenced(app_id: &str, owner: i64, mine: i64) -> Error {

@@ -9,7 +9,12 @@ use crate::error::{Error, Result};
 use crate::rows::row_name;
 
 /// Checks values against the fields of a state; `value` has these fields in this order, none of them required by Arrow.
-pub(crate) fn check_required(value: &ArrayRef, fields: &Fields, path: &str, keys: &StringArray) -> Result<()> {
+pub(crate) fn check_required(
+    value: &ArrayRef,
+    fields: &Fields,
+    path: &str,
+    keys: &StringArray,
+) -> Result<()> {
     if !fields.iter().any(|field| requires(field)) {
         return Ok(());
     }
@@ -83,7 +88,8 @@ fn check_field(
         return Ok(());
     }
     if !field.is_nullable() && column.null_count() > 0 {
-        let missing = (0..column.len()).find(|&index| places.present[index] && column.is_null(index));
+        let missing =
+            (0..column.len()).find(|&index| places.present[index] && column.is_null(index));
         if let Some(index) = missing {
             return Err(Error::invalid(format!(
                 "{}: {path} is null or missing, and the state requires it",
@@ -93,7 +99,8 @@ fn check_field(
     }
     match field.data_type() {
         DataType::Struct(fields) => {
-            let present = (0..column.len()).map(|index| places.present[index] && column.is_valid(index));
+            let present =
+                (0..column.len()).map(|index| places.present[index] && column.is_valid(index));
             let inner = Places { present: present.collect(), rows: places.rows.clone() };
             check_children(column, fields, path, &inner, keys)
         }

@@ -22,6 +22,8 @@ use crate::rows::LogRows;
 const QUEUE_APPENDS: usize = 4_096;
 /// Appends of one group at most.
 const GROUP_APPENDS: usize = 4_096;
+/// Bytes of one group at most, about; one append may exceed it.
+const GROUP_BYTES: usize = 64 * 1024 * 1024;
 
 struct Waiting {
     rows: LogRows,
@@ -81,11 +83,13 @@ async fn stage_groups(
         // Wait for the committer to be free before closing the group: whoever arrives meanwhile joins it.
         let Ok(place) = staged.reserve().await else { return };
         let mut rows = first.rows.batch.num_rows();
+        let mut bytes = first.rows.batch.get_array_memory_size();
         let mut group = vec![first];
-        while rows < group_rows && group.len() < GROUP_APPENDS {
+        while rows < group_rows && bytes < GROUP_BYTES && group.len() < GROUP_APPENDS {
             match queue.try_recv() {
                 Ok(more) => {
                     rows += more.rows.batch.num_rows();
+                    bytes += more.rows.batch.get_array_memory_size();
                     group.push(more);
                 }
                 Err(_) => break,

@@ -117,6 +117,7 @@ struct Plan {
 ///
 /// Files and progress are one commit: killed at any moment, the snapshot is as before or as after. When another
 /// process has moved the snapshot meanwhile, what was prepared is dropped and the work begins anew.
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), rebuild = options.rebuild), err(level = "debug"))]
 pub async fn materialize(
     snapshot: &Snapshot,
     options: &MaterializeOptions,
@@ -128,7 +129,17 @@ pub async fn materialize(
     for _ in 0..MAX_RACES {
         let outcome = attempt(snapshot, options).await;
         match outcome.map_err(|error| error.context(format!("materializing {name}")))? {
-            Some(report) => return Ok(report),
+            Some(report) => {
+                tracing::info!(
+                    change = ?report.change,
+                    from_commit = report.from_commit,
+                    to_commit = report.to_commit,
+                    rows_folded = report.rows_folded,
+                    rows_written = report.rows_written,
+                    "materialized"
+                );
+                return Ok(report);
+            }
             None => metrics::counter!(crate::metrics::RACES_LOST).increment(1),
         }
     }
@@ -146,8 +157,9 @@ async fn attempt(
 ) -> Result<Option<MaterializeReport>> {
     let started = Instant::now();
     let log = snapshot.log();
-    let log_state = log.refresh().await?;
+    // The snapshot first, so that the log is at least as new as what the snapshot folds.
     let before = snapshot.refresh().await?;
+    let log_state = log.refresh().await?;
     check_not_ahead(&before, &log_state)?;
     let definition = log.definition();
     let from = if options.rebuild { 0 } else { before.log_commit() };
@@ -160,7 +172,17 @@ async fn attempt(
     }
     let table = snapshot.table_or_create(&definition).await?;
     // A table that was created just now has no rows: its first state is as good as none.
-    let before = if before.table().is_some() { before } else { snapshot.state() };
+    let before = match before.table() {
+        Some(_) => before,
+        None => {
+            let found = snapshot.state();
+            if found.log_commit() != 0 || found.files().next().is_some() {
+                // Another process was first: begin anew on what it made.
+                return Ok(None);
+            }
+            found
+        }
+    };
     let work = Work {
         expected_version: before.version(),
         spec: ReadSpec { payload: whole_value(&definition), filter },

@@ -68,11 +68,13 @@ impl VerifyReport {
 
 /// Recomputes the fold of the log up to the snapshot's commit, and compares it with the snapshot row by row; then
 /// compares every file of the snapshot with the hash noted when it was written.
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name()), err(level = "debug"))]
 pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<VerifyReport> {
     let started = Instant::now();
     let log = snapshot.log();
-    let log_state = log.refresh().await?;
+    // The snapshot first, so that the log is at least as new as what the snapshot folds.
     let state = snapshot.refresh().await?;
+    let log_state = log.refresh().await?;
     check_not_ahead(&state, &log_state)?;
     let context = |error: alluvium_log::Error| error.context(format!("verifying {}", log.name()));
     let mut pair = open_both(snapshot, &log_state, &state, options).await.map_err(context)?;

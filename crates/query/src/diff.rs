@@ -89,8 +89,7 @@ impl Reader {
             ..RowFilter::default()
         };
         let files = log_files(&basis.log, &filter);
-        let rows: u64 = files.iter().map(|file| file.stats.rows.unwrap_or(u64::MAX / 1_024)).sum();
-        if rows > CHANGED_ROWS {
+        if crate::scan::log_rows(&files) > CHANGED_ROWS {
             return Ok(None);
         }
         let spec = ReadSpec { payload: Vec::new(), filter };

@@ -22,6 +22,8 @@ use crate::reader::Reader;
 /// Rows that are put in order in memory at a time, about.
 const WINDOW_ROWS: u64 = 262_144;
 const READ_CONCURRENCY: usize = 8;
+/// Bytes of a file that count as a row of a window at least.
+const BYTES_PER_ROW: u64 = 64;
 
 /// The columns of a history or a feed of changes.
 ///
@@ -138,9 +140,14 @@ impl Reader {
     }
 }
 
+/// How much of a window a file takes: its rows, wide ones counted as several.
+fn weight(file: &DataFile) -> u64 {
+    file.stats.rows.unwrap_or(WINDOW_ROWS).max(file.add.size / BYTES_PER_ROW)
+}
+
 /// Ranges of keys whose rows fit into memory together, cut at keys that files begin with.
 fn key_windows(files: &[Arc<DataFile>], filter: &RowFilter) -> Vec<RowFilter> {
-    let total: u64 = files.iter().map(|file| file.stats.rows.unwrap_or(WINDOW_ROWS)).sum();
+    let total: u64 = files.iter().map(|file| weight(file)).sum();
     if total <= WINDOW_ROWS || matches!(filter.keys, KeyFilter::Keys(_)) {
         return vec![filter.clone()];
     }
@@ -171,7 +178,7 @@ fn commit_windows(files: &[Arc<DataFile>], filter: &RowFilter) -> Vec<RowFilter>
     for file in files {
         // Files come by their greatest commit; a window may end where no file reaches over its end.
         let end = file.commits.span().high;
-        let count = file.stats.rows.unwrap_or(WINDOW_ROWS);
+        let count = weight(file);
         if rows > 0 && rows + count > WINDOW_ROWS && after.is_none_or(|after| end - 1 > after) {
             out.push(RowFilter {
                 after_commit: after,

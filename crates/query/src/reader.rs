@@ -176,7 +176,7 @@ impl Reader {
                 log.version
             )));
         }
-        Ok(Basis { definition: inner.log.definition(), log, snapshot })
+        Ok(Basis { definition: inner.log.definition_at(&log)?, log, snapshot })
     }
 
     /// Pins a basis that holds at least a commit, as a receipt names it: to read one's own writes from anywhere.

@@ -23,6 +23,16 @@ use crate::reader::Reader;
 /// Winners of a tail that are kept in memory so that several partitions can share them.
 const SHARED_TAIL_ROWS: u64 = 1 << 20;
 
+/// Decoded bytes per byte of a file, about.
+const EXPANSION: u64 = 5;
+
+/// Rows of some files; a file that doesn't tell counts as very many.
+pub(crate) fn log_rows(files: &[Arc<DataFile>]) -> u64 {
+    files
+        .iter()
+        .fold(0_u64, |sum, file| sum.saturating_add(file.stats.rows.unwrap_or(u64::from(u32::MAX))))
+}
+
 /// What a scan reads: for plans and for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanSources {
@@ -132,7 +142,10 @@ impl Reader {
             return Ok(TailRows::Shared(projected));
         }
         let files = log_files(&basis.log, &spec.filter);
-        let rows: u64 = files.iter().map(|file| file.stats.rows.unwrap_or(u64::MAX / 1_024)).sum();
+        let rows = log_rows(&files);
+        let stored = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.add.size));
+        let in_memory = usize::try_from(stored.saturating_mul(EXPANSION)).unwrap_or(usize::MAX);
+        let fits = rows <= SHARED_TAIL_ROWS && in_memory <= self.inner.options.tail_bytes;
         let inputs = files
             .iter()
             .map(|file| file_input(self.log_table(), file, spec, self.footers()))
@@ -140,7 +153,7 @@ impl Reader {
         let settings = &self.inner.options.fold;
         let folded =
             fold(basis.definition.order_by, spec.schema(), inputs, settings).boxed().await?;
-        if rows <= SHARED_TAIL_ROWS {
+        if fits {
             return Ok(TailRows::Shared(folded.try_collect().await?));
         }
         Ok(TailRows::Streamed(folded))

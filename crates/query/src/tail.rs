@@ -5,8 +5,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use alluvium_log::{FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState, read_file};
-use alluvium_materializer::{fold_batches, log_files, rank, whole_value};
+use alluvium_log::{
+    FOLD_COLUMNS, FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState, read_file,
+};
+use alluvium_materializer::{fold_batches, log_files, rank};
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -117,7 +119,8 @@ impl Tail {
             return Ok(true);
         }
         let spec = ReadSpec {
-            payload: whole_value(&log.definition()),
+            // The basis's definition, not the newest: the log may have grown a field since.
+            payload: self.schema.fields().iter().skip(FOLD_COLUMNS).cloned().collect(),
             filter: RowFilter {
                 after_commit: Some(self.to),
                 up_to_commit: Some(state.version),

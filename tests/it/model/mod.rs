@@ -17,7 +17,7 @@ use alluvium::OrderBy;
 use plan::Kind;
 
 /// Sequences of each test, unless `ALLUVIUM_CASES` says otherwise.
-const CASES: u64 = 5;
+const CASES: u64 = 4;
 /// Steps of a sequence, unless `ALLUVIUM_STEPS` says otherwise.
 const STEPS: u64 = 60;
 

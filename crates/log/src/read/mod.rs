@@ -351,7 +351,8 @@ fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<Record
                 row.unwrap_or_default()
             )));
         }
-        conform_stored(column, data_type, name).map_err(|error| Error::corrupt(error.message().to_owned()))
+        conform_stored(column, data_type, name)
+            .map_err(|error| Error::corrupt(error.message().to_owned()))
     };
     let schema = spec.schema();
     let keys = required(STATE_KEY, &DataType::Utf8)?;

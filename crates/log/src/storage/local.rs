@@ -75,13 +75,21 @@ fn sync_folder(folder: &FsPath) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// The folder that holds a path; of a bare relative name it is the current one, which `parent` gives as an empty path.
+fn folder_of(path: &FsPath) -> Option<&FsPath> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(FsPath::new(".")),
+        parent => parent,
+    }
+}
+
 /// Makes the folder and those above it, and syncs every folder that gained one.
 fn create_folder(folder: &FsPath, durability: Durability) -> io::Result<()> {
     let mut missing = Vec::new();
     let mut current = folder;
     while !current.exists() {
         missing.push(current);
-        match current.parent() {
+        match folder_of(current) {
             Some(parent) => current = parent,
             None => break,
         }
@@ -89,7 +97,7 @@ fn create_folder(folder: &FsPath, durability: Durability) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     if durability == Durability::Fsync {
         for created in missing {
-            if let Some(parent) = created.parent() {
+            if let Some(parent) = folder_of(created) {
                 sync_folder(parent)?;
             }
         }
@@ -108,7 +116,7 @@ fn open_new(path: &FsPath, durability: Durability) -> io::Result<File> {
     let open = || OpenOptions::new().write(true).create_new(true).open(path);
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if let Some(folder) = path.parent() {
+            if let Some(folder) = folder_of(path) {
                 create_folder(folder, durability)?;
             }
             open()
@@ -161,7 +169,7 @@ fn put_staged(
 }
 
 fn sync_parent(target: &FsPath, durability: Durability) -> Result<()> {
-    match (durability, target.parent()) {
+    match (durability, folder_of(target)) {
         (Durability::Fsync, Some(folder)) => {
             sync_folder(folder).map_err(|source| failed(folder, source))
         }
@@ -317,4 +325,26 @@ impl MultipartUpload for SyncedUpload {
 pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<dyn ObjectStore>> {
     create_folder(root, durability).map_err(|source| failed(root, source))?;
     Ok(Arc::new(LocalStore::open(root, durability)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn a_bare_relative_name_lies_in_the_current_folder() {
+        assert_eq!(folder_of(FsPath::new("store")), Some(FsPath::new(".")));
+        assert_eq!(folder_of(FsPath::new("a/b")), Some(FsPath::new("a")));
+        assert_eq!(folder_of(FsPath::new("/")), None);
+    }
+
+    #[test]
+    fn a_folder_is_made_with_those_above_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a b/c%20d/é");
+        create_folder(&folder, Durability::Fsync).unwrap();
+        assert!(folder.is_dir());
+    }
 }

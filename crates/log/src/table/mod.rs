@@ -208,7 +208,7 @@ impl Table {
         };
         self.transactions_complete.store(false, Ordering::Relaxed);
         // The commits after the checkpoint are read here, each once.
-        let state = match self.access.load(Some(checkpoint), &self.app_ids).await {
+        let state = match self.access.load(Some(checkpoint), &self.known_applications()).await {
             Ok(loaded) => self.replay(TableState::loaded(loaded), checkpoint + 1, newest).await?,
             Err(error) if listing.reaches_back_to_the_first() => {
                 tracing::warn!(table = %self.label, %error, "a checkpoint is unusable; replaying the whole log");
@@ -223,6 +223,17 @@ impl Table {
             return self.replay(TableState::empty(), 0, newest).await.map(Some);
         }
         Ok(Some(state))
+    }
+
+    /// Whose progress a loaded state must know: what was known before must not be forgotten by a reload.
+    fn known_applications(&self) -> Vec<String> {
+        let state = self.state();
+        let mut ids: Vec<String> = self.app_ids.clone();
+        ids.extend(state.application_ids().map(str::to_owned));
+        ids.extend(self.older_transactions.read().keys().cloned());
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     async fn list_log(&self) -> Result<LogListing> {
@@ -298,13 +309,16 @@ impl Table {
 
     /// Makes a state the newest one, unless a newer one is known by now.
     async fn publish(&self, state: Arc<TableState>) -> Result<()> {
+        // A look that fails must not fail a commit that is made: the older anchor stays, and is as good.
         let seen = match self.check_identity && state.version >= 0 {
-            true => self.look_at(state.version).await?.map(|etag| (state.version, etag)),
+            true => self.look_at(state.version).await.ok(),
             false => None,
         };
         let mut current = self.state.write();
         if state.version >= current.version {
-            *self.anchor.write() = seen;
+            if let Some(seen) = seen {
+                *self.anchor.write() = seen.map(|etag| (state.version, etag));
+            }
             *current = state;
         }
         Ok(())
@@ -329,7 +343,9 @@ impl Table {
         let now = match self.load().await? {
             Some(state) if state.metadata.id == old && state.version >= version => {
                 // The same table: a copy was moved back, or the log was cleaned up to here.
-                return self.publish(Arc::new(state)).await;
+                self.publish(Arc::new(state)).await?;
+                self.older_transactions.write().clear();
+                return Ok(());
             }
             Some(state) => format!("{} at version {}", state.metadata.id, state.version),
             None => "none".to_owned(),
@@ -426,7 +442,14 @@ impl Table {
             match self.store.put_opts(&path, bytes.clone().into(), options.clone()).await {
                 Ok(_) => return Ok(true),
                 Err(object_store::Error::AlreadyExists { .. }) => {
-                    return self.is_ours(version, id).await;
+                    // The one that is there may be ours, if an earlier reply was lost: then not being able to
+                    // look means not knowing.
+                    return match self.is_ours(version, id).await {
+                        Err(error) if last_error.is_some() => {
+                            Err(self.unknown(version, Some(error.into())))
+                        }
+                        known => known,
+                    };
                 }
                 Err(error) => {
                     // The reply may be lost and the commit made. The same bytes under the same number may be
@@ -440,16 +463,24 @@ impl Table {
         if self.is_ours(version, id).await.unwrap_or(false) {
             return Ok(true);
         }
+        Err(self.unknown(version, last_error.map(Into::into)))
+    }
+
+    fn unknown(
+        &self,
+        version: i64,
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
         let error = Error::new(
             ErrorKind::Unknown,
             format!(
                 "whether commit {version} was made could not be learned: read again before retrying"
             ),
         );
-        Err(self.placed(match last_error {
+        self.placed(match source {
             Some(source) => error.with_source(source),
             None => error,
-        }))
+        })
     }
 
     async fn is_ours(&self, version: i64, id: &str) -> Result<bool> {

@@ -202,7 +202,7 @@ impl TableState {
     pub(super) fn has_unknown_commits(&self) -> bool {
         self.files.values().any(|file| match &file.commits {
             FileCommits::All(span) => !span.is_exact(),
-            FileCommits::ByAppend { .. } => false,
+            FileCommits::ByAppend { rest, .. } => rest.is_some_and(|span| !span.is_exact()),
         })
     }
 
@@ -230,6 +230,11 @@ impl TableState {
     /// An application's last number, as far as the commits read here tell.
     pub fn transaction(&self, app_id: &str) -> Option<i64> {
         self.transactions.get(app_id).copied()
+    }
+
+    /// The applications whose progress is known.
+    pub(super) fn application_ids(&self) -> impl Iterator<Item = &str> {
+        self.transactions.keys().map(|id| &**id)
     }
 
     fn insert(&mut self, add: Arc<FileAdd>, commits: FileCommits) {
@@ -312,7 +317,8 @@ impl TableState {
         };
         let mut known = BTreeMap::new();
         let mut rest: Option<CommitSpan> = None;
-        let join = |rest: Option<CommitSpan>, span| Some(rest.map_or(span, |known| known.join(span)));
+        let join =
+            |rest: Option<CommitSpan>, span| Some(rest.map_or(span, |known| known.join(span)));
         for file in origins {
             match (&file.commits, file.add.tags.get(TAG_APPEND)) {
                 (FileCommits::All(span), Some(append)) if span.is_exact() => {

@@ -23,13 +23,16 @@ impl Default for SqlSettings {
 }
 
 impl SqlSettings {
+    /// The least of [`SqlSettings::memory_limit_bytes`] with which queries run: 16 MiB.
+    pub const LEAST_MEMORY_BYTES: usize = 16 << 20;
+
     /// Checks that the settings can work.
     pub fn validate(&self) -> Result<()> {
-        const LEAST_BYTES: usize = 16 << 20;
-        if self.memory_limit_bytes < LEAST_BYTES {
+        if self.memory_limit_bytes < Self::LEAST_MEMORY_BYTES {
             return Err(Error::invalid(format!(
-                "memory_limit_bytes is {}: give at least {LEAST_BYTES}",
-                self.memory_limit_bytes
+                "memory_limit_bytes is {}: give at least {}",
+                self.memory_limit_bytes,
+                Self::LEAST_MEMORY_BYTES
             )));
         }
         if !(1..=1 << 20).contains(&self.batch_rows) {
