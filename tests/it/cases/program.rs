@@ -113,7 +113,7 @@ fn erg_01_every_key_that_a_scan_lists_can_be_given_to_get() {
     assert_eq!(listed.len(), keys.len());
     for row in &listed {
         let found = lines(&succeed(&home, &["get", "s", "--", row["key"].as_str().unwrap()], ""));
-        assert_eq!(found, [row.clone()]);
+        assert_eq!(found, std::slice::from_ref(row));
     }
 }
 

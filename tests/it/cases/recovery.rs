@@ -192,7 +192,7 @@ async fn send(state: &RawState, app: &str, number: i64) -> Result<EpochOutcome> 
 async fn rec_07_an_epoch_sent_again_or_sent_late_writes_nothing() {
     let home = Home::new();
     let state = by_version(&home.open().await, "s").await;
-    let already = |last| Ok::<_, alluvium::Error>(EpochOutcome::AlreadyApplied { last }).unwrap();
+    let already = |last| EpochOutcome::AlreadyApplied { last };
     assert!(matches!(send(&state, "p1", 5).await.unwrap(), EpochOutcome::Committed(_)));
     assert_eq!(send(&state, "p1", 5).await.unwrap(), already(5));
     assert_eq!(send(&state, "p1", 3).await.unwrap(), already(5));

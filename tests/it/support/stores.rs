@@ -234,8 +234,7 @@ async fn whole_rows(state: &RawState) -> Option<RecordBatch> {
 pub(crate) async fn sql(store: &Store, query: &str) -> Result<RecordBatch> {
     let rows = store.sql(query).await?;
     let schema = rows.schema();
-    let batches: Vec<RecordBatch> =
-        rows.try_collect().await.map_err(|error| alluvium_query::sql_error(error))?;
+    let batches: Vec<RecordBatch> = rows.try_collect().await.map_err(alluvium_query::sql_error)?;
     Ok(arrow::compute::concat_batches(&schema, &batches).unwrap())
 }
 
