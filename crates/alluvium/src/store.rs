@@ -279,14 +279,25 @@ impl Store {
 
     /// Runs a SQL query. Each state is a table; see `docs/sql.md`. All tables of one query are read at one basis each.
     pub async fn sql(&self, query: &str) -> Result<SendableRecordBatchStream> {
-        self.sql_session().await?.query(query).await
+        self.session(|name| query.contains(name)).await?.query(query).await
     }
 
     /// A session for several SQL queries.
     pub async fn sql_session(&self) -> Result<SqlSession> {
+        self.session(|_| true).await
+    }
+
+    /// A session over the states that open; one that is needed and does not is an error, another one a warning.
+    async fn session(&self, is_needed: impl Fn(&str) -> bool) -> Result<SqlSession> {
         let mut readers = Vec::new();
         for name in self.state_names().await? {
-            readers.push(self.raw_state(&name).await?.reader().clone());
+            match self.raw_state(&name).await {
+                Ok(state) => readers.push(state.reader().clone()),
+                Err(error) if is_needed(&name) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(state = %name, %error, "a state can't be opened; the query does not name it");
+                }
+            }
         }
         let settings = SqlSettings {
             memory_limit_bytes: self

@@ -28,7 +28,13 @@ pub fn main() -> ExitCode {
     };
     let code = runtime.block_on(async {
         let (wanted, stop) = watch::channel(false);
-        tokio::spawn(listen(wanted));
+        // On a thread of its own: a query may keep all threads of the runtime busy.
+        std::thread::spawn(move || {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(listen(wanted)),
+                Err(error) => tracing::warn!(%error, "Ctrl-C ends the program without a report"),
+            }
+        });
         let mut console = Console::of_process(Stop::when(stop));
         run(std::env::args_os(), &mut console).await
     });

@@ -85,7 +85,7 @@ fn summary(args: &AppendArgs, report: &ImportReport, elapsed: &str) -> String {
         let (app_id, epoch) =
             (args.app_id.as_deref().unwrap_or_default(), args.epoch.unwrap_or_default());
         return format!(
-            "nothing to do: epoch {epoch} of {app_id:?} is in {state} already (its newest is {last}), {elapsed}"
+            "nothing was appended: epoch {epoch} of {app_id:?} is not newer than {last}, the newest in {state}, so it counts as applied (epochs ascend), {elapsed}"
         );
     }
     let mut text = if report.stopped { "stopped: " } else { "" }.to_owned();
@@ -110,7 +110,7 @@ fn summary(args: &AppendArgs, report: &ImportReport, elapsed: &str) -> String {
     }
     if !report.fields_left_out.is_empty() {
         text.push_str(&format!(
-            "; left out, being only null: {}",
+            "; left out, since no value tells their type yet (null, [] or {{}}): {}",
             report.fields_left_out.join(", ")
         ));
     }

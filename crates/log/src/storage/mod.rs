@@ -37,10 +37,11 @@ impl Storage {
             Some(("file", _)) => {
                 let path = url::Url::parse(uri)
                     .ok()
+                    .filter(|url| url.query().is_none() && url.fragment().is_none())
                     .and_then(|url| url.to_file_path().ok())
                     .ok_or_else(|| {
                         Error::invalid(format!(
-                            "{uri} is not a file URL: write file:///absolute/path"
+                            "{uri} is not a file URL: write file:///absolute/path, with %23 for # and %3F for ?"
                         ))
                     })?;
                 Self::open_folder(path, durability)

@@ -451,6 +451,12 @@ impl Table {
                         known => known,
                     };
                 }
+                // These are told before anything is written.
+                Err(
+                    error @ (object_store::Error::PermissionDenied { .. }
+                    | object_store::Error::Unauthenticated { .. }
+                    | object_store::Error::InvalidPath { .. }),
+                ) if last_error.is_none() => return Err(self.placed(error.into())),
                 Err(error) => {
                     // The reply may be lost and the commit made. The same bytes under the same number may be
                     // sent again: if it was made, the number is taken, and by us.
