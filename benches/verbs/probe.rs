@@ -146,6 +146,25 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         eprintln!("append {:.2} ms", t.elapsed().as_secs_f64() * 1e3);
     }
     store.close().await;
+    use alluvium::{Durability, StateSettings, Store};
+    let settings = StateSettings { order_by: OrderBy::Version, ..StateSettings::default() };
+    let mut stores = Vec::new();
+    for d in [Durability::Fsync, Durability::Os] {
+        let s = Store::builder(&place.path(&format!("{d:?}")).display().to_string()).durability(d).open().await?;
+        let (st, _) = s.create_state("x", &alluvium_benches::value_fields(), settings).await?;
+        stores.push((format!("{d:?}"), s, st));
+    }
+    let mem = Store::open("memory://").await?;
+    let (st, _) = mem.create_state("x", &alluvium_benches::value_fields(), settings).await?;
+    stores.push(("memory".into(), mem, st));
+    let one_row = events.random(1, KEYS)?;
+    for _ in 0..6 { for (n, _, st) in &stores {
+        let batch = events.random(100_000, KEYS)?;
+        let t = Instant::now(); st.append(&batch).await?; let big = t.elapsed().as_secs_f64() * 1e3;
+        let t = Instant::now(); for _ in 0..20 { st.append(&one_row).await?; } 
+        eprintln!("{n:10} append 100k {big:.2} ms; 1 row {:.3} ms", t.elapsed().as_secs_f64() * 1e3 / 20.0);
+    } }
+    for _ in 0..4 { let t = Instant::now(); use std::io::Write; let mut f = std::fs::File::create(place.path("f"))?; f.write_all(&vec![7_u8; 2_200_000])?; let w = t.elapsed(); f.sync_all()?; eprintln!("write 2.2 MB {:?}, then fsync {:?}", w, t.elapsed() - w); std::fs::remove_file(place.path("f"))?; }
     fold_probe(setup).await
 }
 
