@@ -10,7 +10,6 @@ mod commit;
 mod fold;
 mod get;
 mod materialize;
-mod probe;
 mod scan;
 
 use std::path::PathBuf;
@@ -70,7 +69,6 @@ async fn run() -> Outcome<()> {
             // Cargo adds it.
             "--bench" => {}
             "--quick" => setup.quick = true,
-            "--probe" => return probe::run(&setup).await,
             "--dir" => setup.parent = arguments.next().ok_or("--dir needs a folder")?.into(),
             "--child" => {
                 let side = arguments.next().ok_or("--child needs a side")?;
