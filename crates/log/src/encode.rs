@@ -153,7 +153,13 @@ fn sort_rows(rows: &RecordBatch, order_by: OrderBy, mut indices: Vec<u32>) -> Re
             return Ok(rows.clone());
         }
     } else {
-        keyed.sort_unstable_by(compare);
+        // Plain numbers sort fastest; only what they leave undecided is sorted by all that counts.
+        keyed.sort_unstable();
+        for tied in keyed.chunk_by_mut(|a, b| a.0 == b.0) {
+            if tied.len() > 1 {
+                tied.sort_unstable_by(compare);
+            }
+        }
         indices = keyed.into_iter().map(|(_, row)| row).collect();
     }
     Ok(take_record_batch(rows, &UInt32Array::from(indices))?)
@@ -335,6 +341,13 @@ pub fn writer_properties(
             .set_column_dictionary_enabled(ColumnPath::from(name), false)
             .set_column_encoding(ColumnPath::from(name), Encoding::DELTA_BINARY_PACKED);
     }
+    for name in [OP_TYPE, APPEND_ID, APPEND_SEQ, COMMIT] {
+        builder = builder.set_column_compression(ColumnPath::from(name), Compression::UNCOMPRESSED);
+    }
+    let commit = ColumnPath::from(COMMIT);
+    builder = builder
+        .set_column_dictionary_enabled(commit.clone(), false)
+        .set_column_encoding(commit, Encoding::DELTA_BINARY_PACKED);
     builder = lean_columns(builder, sample);
     builder
         .set_sorting_columns(Some(vec![SortingColumn {

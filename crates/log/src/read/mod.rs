@@ -6,7 +6,7 @@ mod prune;
 mod ranges;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::{
     Array, ArrayRef, AsArray, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
@@ -24,7 +24,8 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::bloom_filter::Sbbf;
-use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
+use parquet::file::statistics::Statistics;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -54,6 +55,8 @@ pub const BATCH_ROWS: usize = 8_192;
 struct Footer {
     metadata: ArrowReaderMetadata,
     blooms: Mutex<Option<Arc<Vec<Option<Sbbf>>>>>,
+    /// The statistics say that every row is an UPSERT: the column need not be read.
+    only_upserts: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -109,17 +112,19 @@ pub async fn read_file(
         return Ok(stream::empty().boxed());
     }
     let place = format!("table {}, file {}", table.label(), file.add.path);
-    let opened = if file.add.size <= WHOLE_FILE_BYTES {
-        read_whole(table, file, spec, footers).await
-    } else {
-        read_parts(table, file, spec, footers).await
-    };
-    let raw = opened.map_err(|error| gone(error, file).context(&place))?;
+    let opened =
+        if file.add.size <= WHOLE_FILE_BYTES && !is_known_lookup(table, file, spec, footers) {
+            read_whole(table, file, spec, footers).await
+        } else {
+            read_parts(table, file, spec, footers).await
+        };
+    let (raw, only_upserts) = opened.map_err(|error| gone(error, file).context(&place))?;
     let (file, spec) = (file.clone(), spec.clone());
     let exact = spec.filter.matches_all(&file);
     let rows = raw.map(move |batch| {
         let batch = batch.map_err(|error| gone(error, &file).context(&place))?;
-        let shaped = shape(&batch, &file, &spec).map_err(|error| error.context(&place))?;
+        let shaped =
+            shape(&batch, &file, &spec, only_upserts).map_err(|error| error.context(&place))?;
         if exact {
             return Ok(shaped);
         }
@@ -131,6 +136,18 @@ pub async fn read_file(
         })
     });
     Ok(rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed())
+}
+
+/// Whether keys are looked up in a file whose footer is known to lead to bloom filters: these answer for most keys
+/// that aren't in the file, so even a small one is not fetched whole.
+fn is_known_lookup(table: &Table, file: &DataFile, spec: &ReadSpec, footers: &FooterCache) -> bool {
+    matches!(spec.filter.keys, KeyFilter::Keys(_))
+        && footers.entries.get(&cache_key(table, file)).is_some_and(|footer| {
+            let groups = footer.metadata.metadata().row_groups();
+            groups.iter().any(|group| {
+                group.columns().iter().any(|column| column.bloom_filter_offset().is_some())
+            })
+        })
 }
 
 /// A missing data file is damage, told with what added it.
@@ -182,7 +199,8 @@ fn reader_options() -> ArrowReaderOptions {
 }
 
 /// The columns of a file that a spec needs.
-fn projection(metadata: &ArrowReaderMetadata, spec: &ReadSpec) -> ProjectionMask {
+fn projection(footer: &Footer, file: &DataFile, spec: &ReadSpec) -> ProjectionMask {
+    let metadata = &footer.metadata;
     let schema = metadata.parquet_schema();
     let value_fields: Option<HashSet<&str>> =
         spec.payload.iter().find_map(|field| match (field.name().as_str(), field.data_type()) {
@@ -191,16 +209,18 @@ fn projection(metadata: &ArrowReaderMetadata, spec: &ReadSpec) -> ProjectionMask
             }
             _ => None,
         });
+    // Only rows of several commits in one file are told apart by it, or whoever asks for it.
+    let by_append = matches!(file.commits, FileCommits::ByAppend { .. })
+        || spec.payload.iter().any(|field| field.name() == APPEND_ID);
     let leaves =
         schema.columns().iter().enumerate().filter(|(_, column)| match column.path().parts() {
             [first, second, ..] if first == STATE_VALUE => {
                 value_fields.as_ref().is_some_and(|wanted| wanted.contains(second.as_str()))
             }
             [first, ..] => {
-                matches!(
-                    first.as_str(),
-                    STATE_KEY | VERSION | EVENT_TIME | OP_TYPE | APPEND_ID | APPEND_SEQ | COMMIT
-                )
+                matches!(first.as_str(), STATE_KEY | VERSION | EVENT_TIME | APPEND_SEQ | COMMIT)
+                    || (first == OP_TYPE && !footer.only_upserts)
+                    || (first == APPEND_ID && by_append)
             }
             [] => false,
         });
@@ -228,7 +248,7 @@ async fn read_whole(
     file: &DataFile,
     spec: &ReadSpec,
     footers: &FooterCache,
-) -> Result<RowStream> {
+) -> Result<(RowStream, bool)> {
     let bytes: Bytes =
         table.store().get(&Path::from(file.add.path.as_str())).await?.bytes().await?;
     let footer = match footers.entries.get(&cache_key(table, file)) {
@@ -240,14 +260,14 @@ async fn read_whole(
     let pruned = prune(footer.metadata.metadata(), &spec.filter);
     let mut builder =
         ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer.metadata.clone())
-            .with_projection(projection(&footer.metadata, spec))
+            .with_projection(projection(&footer, file, spec))
             .with_batch_size(BATCH_ROWS)
             .with_row_groups(pruned.row_groups);
     if let Some(selection) = pruned.selection {
         builder = builder.with_row_selection(selection);
     }
     let batches = builder.build()?.map(|batch| batch.map_err(unreadable));
-    Ok(stream::iter(batches.collect::<Vec<_>>()).boxed())
+    Ok((stream::iter(batches.collect::<Vec<_>>()).boxed(), footer.only_upserts))
 }
 
 fn unreadable(error: arrow::error::ArrowError) -> Error {
@@ -264,9 +284,30 @@ fn remember(
     footers: &FooterCache,
     metadata: ArrowReaderMetadata,
 ) -> Arc<Footer> {
-    let footer = Arc::new(Footer { metadata, blooms: Mutex::new(None) });
+    let only_upserts = file.is_sorted() && has_only_upserts(metadata.metadata());
+    let footer = Arc::new(Footer { metadata, blooms: Mutex::new(None), only_upserts });
     footers.entries.insert(cache_key(table, file), footer.clone());
     footer
+}
+
+/// Whether the statistics of all row groups show nothing but UPSERTs.
+fn has_only_upserts(metadata: &ParquetMetaData) -> bool {
+    let leaf = metadata
+        .file_metadata()
+        .schema_descr()
+        .columns()
+        .iter()
+        .position(|column| matches!(column.path().parts(), [only] if only == OP_TYPE));
+    let Some(leaf) = leaf else { return false };
+    metadata.row_groups().iter().all(|group| match group.column(leaf).statistics() {
+        Some(known @ Statistics::ByteArray(_)) => {
+            let upsert = Some(UPSERT.as_bytes());
+            known.min_bytes_opt() == upsert
+                && known.max_bytes_opt() == upsert
+                && known.null_count_opt() == Some(0)
+        }
+        _ => false,
+    })
 }
 
 async fn read_parts(
@@ -274,7 +315,7 @@ async fn read_parts(
     file: &DataFile,
     spec: &ReadSpec,
     footers: &FooterCache,
-) -> Result<RowStream> {
+) -> Result<(RowStream, bool)> {
     let path = Path::from(file.add.path.as_str());
     let mut reader = RangeReader::new(table.store().clone(), path, file.add.size);
     let footer = match footers.entries.get(&cache_key(table, file)) {
@@ -298,17 +339,17 @@ async fn read_parts(
         }
     }
     if pruned.row_groups.is_empty() {
-        return Ok(stream::empty().boxed());
+        return Ok((stream::empty().boxed(), footer.only_upserts));
     }
     let mut builder =
         ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone())
-            .with_projection(projection(&footer.metadata, spec))
+            .with_projection(projection(&footer, file, spec))
             .with_batch_size(BATCH_ROWS)
             .with_row_groups(pruned.row_groups);
     if let Some(selection) = pruned.selection {
         builder = builder.with_row_selection(selection);
     }
-    Ok(builder.build()?.map_err(Error::from).boxed())
+    Ok((builder.build()?.map_err(Error::from).boxed(), footer.only_upserts))
 }
 
 /// The bloom filters on the key of every row group, read once and kept with the footer.
@@ -337,7 +378,12 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
 }
 
 /// Brings a batch as it lies in a file to the shape of a fold, and checks what other engines may have written.
-fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<RecordBatch> {
+fn shape(
+    batch: &RecordBatch,
+    file: &DataFile,
+    spec: &ReadSpec,
+    only_upserts: bool,
+) -> Result<RecordBatch> {
     let rows = batch.num_rows();
     let required = |name: &str, data_type: &DataType| {
         let column = batch
@@ -358,7 +404,10 @@ fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<Record
     let keys = required(STATE_KEY, &DataType::Utf8)?;
     let versions = required(VERSION, &DataType::Int64)?;
     let times = required(EVENT_TIME, schema.field(2).data_type())?;
-    let operations = required(OP_TYPE, &DataType::Utf8)?;
+    let operations = match only_upserts {
+        true => upserts(rows),
+        false => required(OP_TYPE, &DataType::Utf8)?,
+    };
     if !file.is_sorted() {
         check_operations(operations.as_string())?;
     }
@@ -373,6 +422,16 @@ fn shape(batch: &RecordBatch, file: &DataFile, spec: &ReadSpec) -> Result<Record
         });
     }
     Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+/// So many UPSERTs, without a copy for the usual batches.
+fn upserts(rows: usize) -> ArrayRef {
+    static SHARED: LazyLock<StringArray> =
+        LazyLock::new(|| std::iter::repeat_n(Some(UPSERT), BATCH_ROWS).collect());
+    match rows <= BATCH_ROWS {
+        true => Arc::new(SHARED.slice(0, rows)),
+        false => Arc::new(std::iter::repeat_n(Some(UPSERT), rows).collect::<StringArray>()),
+    }
 }
 
 fn check_operations(operations: &StringArray) -> Result<()> {
