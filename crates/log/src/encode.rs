@@ -336,18 +336,15 @@ pub fn writer_properties(
             .set_column_bloom_filter_fpp(key.clone(), 0.01)
             .set_column_bloom_filter_max_ndv(key, distinct_keys.min(ROW_GROUP_ROWS) as u64);
     }
-    for name in [VERSION, EVENT_TIME] {
+    for name in [VERSION, EVENT_TIME, COMMIT] {
         builder = builder
             .set_column_dictionary_enabled(ColumnPath::from(name), false)
             .set_column_encoding(ColumnPath::from(name), Encoding::DELTA_BINARY_PACKED);
     }
-    for name in [OP_TYPE, APPEND_ID, APPEND_SEQ, COMMIT] {
+    // Their encodings leave nothing for a compression to take: it would only cost the readers.
+    for name in [VERSION, EVENT_TIME, OP_TYPE, APPEND_ID, APPEND_SEQ, COMMIT] {
         builder = builder.set_column_compression(ColumnPath::from(name), Compression::UNCOMPRESSED);
     }
-    let commit = ColumnPath::from(COMMIT);
-    builder = builder
-        .set_column_dictionary_enabled(commit.clone(), false)
-        .set_column_encoding(commit, Encoding::DELTA_BINARY_PACKED);
     builder = lean_columns(builder, sample);
     builder
         .set_sorting_columns(Some(vec![SortingColumn {

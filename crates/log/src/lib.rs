@@ -71,8 +71,9 @@ pub use key::{decode_key, encode_key, integer_key_part};
 pub use log::{EpochOutcome, Log, LogOptions, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use read::{
-    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FooterCache, KeyFilter, ReadSpec, RowFilter, RowStream,
-    read_file,
+    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FieldBounds, FieldValue, FooterCache, KeyFilter,
+    ReadHints, ReadSpec, RowFilter, RowStream, is_upsert_column, read_file, read_file_with,
+    upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME};
 pub use storage::{Durability, Storage, validate_state_name};

@@ -11,7 +11,7 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int32Type, Int64Type, TimestampMicrosecondType};
 use futures::TryStreamExt;
 
-use crate::fold::{FoldSettings, fold};
+use crate::fold::{FoldSettings, Ranking, fold};
 use crate::inputs::{snapshot_inputs, whole_value};
 use crate::materialize::MaterializeOptions;
 use crate::snapshot::SnapshotState;
@@ -43,6 +43,7 @@ pub(crate) async fn drop_ineffective(
     winners: Vec<RecordBatch>,
     snapshot: &SnapshotState,
     definition: &StateDefinition,
+    ranking: &Ranking,
     options: &MaterializeOptions,
 ) -> Result<(Vec<RecordBatch>, u64)> {
     let mut keys = Vec::new();
@@ -56,7 +57,7 @@ pub(crate) async fn drop_ineffective(
     let inputs = snapshot_inputs(snapshot, &spec, &options.footers);
     let settings = FoldSettings { ..options.fold.clone() };
     let stored: Vec<RecordBatch> =
-        fold(definition.order_by, spec.schema(), inputs, &settings).await?.try_collect().await?;
+        fold(ranking.clone(), spec.schema(), inputs, &settings).await?.try_collect().await?;
     let mut places: HashMap<&str, (usize, usize)> = HashMap::new();
     for (index, batch) in stored.iter().enumerate() {
         for (row, key) in text(batch, 0)?.iter().enumerate() {
@@ -70,9 +71,7 @@ pub(crate) async fn drop_ineffective(
         for row in 0..batch.num_rows() {
             let effective = match places.get(keys.value(row)) {
                 None => true,
-                Some(&(index, place)) => {
-                    changes(batch, row, &stored[index], place, definition.order_by)?
-                }
+                Some(&(index, place)) => changes(batch, row, &stored[index], place, ranking)?,
             };
             stale += u64::from(!effective);
             mask.push(effective);
@@ -91,17 +90,18 @@ fn changes(
     row: usize,
     old: &RecordBatch,
     place: usize,
-    order_by: OrderBy,
+    ranking: &Ranking,
 ) -> Result<bool> {
     let (a, b) = (rank(new, row)?, rank(old, place)?);
-    if a.compare(&b, order_by).is_lt() {
-        return Ok(false);
-    }
-    let same = a.version == b.version && a.event_time == b.event_time && a.is_delete == b.is_delete;
+    let is_tie = a.version == b.version && a.event_time == b.event_time;
     let value = |batch: &RecordBatch, row: usize| {
         batch.columns().get(alluvium_log::FOLD_COLUMNS).map(|column| column.slice(row, 1))
     };
-    Ok(!(same && value(new, row) == value(old, place)))
+    let same = is_tie && a.is_delete == b.is_delete && value(new, row) == value(old, place);
+    if is_tie && !same {
+        ranking.count_tie();
+    }
+    Ok(!same && a.compare(&b, ranking.order_by()).is_ge())
 }
 
 fn text(batch: &RecordBatch, index: usize) -> Result<&arrow::array::StringArray> {

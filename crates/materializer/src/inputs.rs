@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DataFile, Error, FooterCache, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
-    read_file, value_field,
+    DataFile, Error, FooterCache, ReadHints, ReadSpec, Result, RowFilter, StateDefinition, Table,
+    TableState, read_file_with, value_field,
 };
 use arrow::datatypes::FieldRef;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -29,8 +29,20 @@ pub fn file_stream(
     spec: &ReadSpec,
     footers: &Arc<FooterCache>,
 ) -> BatchStream {
+    file_stream_with(table, file, spec, &ReadHints::default(), footers)
+}
+
+/// The same, leaving out what hints allow.
+pub fn file_stream_with(
+    table: &Arc<Table>,
+    file: &Arc<DataFile>,
+    spec: &ReadSpec,
+    hints: &ReadHints,
+    footers: &Arc<FooterCache>,
+) -> BatchStream {
     let (table, file, spec, footers) = (table.clone(), file.clone(), spec.clone(), footers.clone());
-    stream::once(async move { read_file(&table, &file, &spec, &footers).await })
+    let hints = hints.clone();
+    stream::once(async move { read_file_with(&table, &file, &spec, &hints, &footers).await })
         .try_flatten()
         .boxed()
 }

@@ -50,15 +50,19 @@ mod verify;
 
 pub use effect::rank;
 pub use files::FILE_ROWS;
-pub use fold::{BatchStream, FoldInput, FoldSettings, SortedInput, fold, fold_batches, merge};
+pub use fold::{
+    BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,
+};
 pub use hash::{RowsHash, hash_rows};
-pub use inputs::{file_input, file_stream, log_files, snapshot_inputs, whole_value};
+pub use inputs::{
+    file_input, file_stream, file_stream_with, log_files, snapshot_inputs, whole_value,
+};
 pub use layout::LayoutSettings;
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,
 };
 pub use snapshot::{
-    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key, snapshot_path,
+    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key, snapshot_path, supersede,
 };
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
-use crate::fold::{BatchStream, FoldSettings, SortedInput, fold, merge};
+use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, fold, merge};
 use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
 use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
@@ -79,6 +79,8 @@ pub struct MaterializeReport {
     pub rows_folded: u64,
     /// Keys whose newest change was older than, or the same as, what the snapshot holds; unknown where it was not looked up.
     pub stale_keys: Option<u64>,
+    /// Conflicting ties that were decided: rows of one key with the same version and event time, and another operation or value.
+    pub conflicting_ties: u64,
     /// Rows written to the snapshot.
     pub rows_written: u64,
     /// Bytes written to the snapshot.
@@ -99,6 +101,7 @@ struct Work {
     table: Arc<Table>,
     expected_version: i64,
     spec: ReadSpec,
+    ranking: Ranking,
     tail: Vec<Arc<DataFile>>,
     from: i64,
     to: i64,
@@ -186,6 +189,7 @@ async fn attempt(
     let work = Work {
         expected_version: before.version(),
         spec: ReadSpec { payload: whole_value(&definition), filter },
+        ranking: Ranking::from(definition.order_by),
         definition,
         now_ms: log.clock().now_ms(),
         before,
@@ -211,6 +215,7 @@ fn up_to_date(before: &SnapshotState, from: i64, to: i64, started: Instant) -> M
         snapshot_version: before.version(),
         rows_folded: 0,
         stale_keys: Some(0),
+        conflicting_ties: 0,
         rows_written: 0,
         bytes_written: 0,
         files_added: 0,
@@ -229,7 +234,7 @@ async fn fold_tail(log: &Log, work: &Work, options: &MaterializeOptions) -> Resu
         .iter()
         .map(|file| file_input(log.table(), file, &work.spec, &options.footers))
         .collect();
-    fold(work.definition.order_by, work.spec.schema(), inputs, &options.fold).await
+    fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await
 }
 
 fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
@@ -263,7 +268,8 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     } else if count <= options.layout.lookup_rows {
         let batches: Vec<_> = winners.try_collect().await?;
         let (kept, stale) =
-            drop_ineffective(batches, &work.before, &work.definition, options).await?;
+            drop_ineffective(batches, &work.before, &work.definition, &work.ranking, options)
+                .await?;
         if kept.is_empty() {
             return Ok(Plan {
                 change: Change::ProgressOnly,
@@ -289,9 +295,9 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             changes,
             options.footers.clone(),
         );
-        let order_by = work.definition.order_by;
+        let ranking = work.ranking.clone();
         let merged =
-            merge_ranges(&ranges, order_by, options.fold.batch_rows, options.layout.file_rows);
+            merge_ranges(&ranges, ranking, options.fold.batch_rows, options.layout.file_rows);
         let added = writer(log, work, BASE).write(merged).await?;
         let mut removed = ranges.touched();
         removed.extend(runs);
@@ -321,7 +327,7 @@ fn with_runs(
     let mut inputs = vec![SortedInput::Stream(winners)];
     let open = |file| SortedInput::Stream(file_stream(&work.table, file, &spec, &options.footers));
     inputs.extend(runs.iter().map(open));
-    merge(work.definition.order_by, spec.schema(), inputs, options.fold.batch_rows)
+    merge(work.ranking.clone(), spec.schema(), inputs, options.fold.batch_rows)
 }
 
 /// The existing runs that a new run of so many rows takes in: the small ones, smallest first.
@@ -350,6 +356,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
         snapshot_version: -1,
         rows_folded: tail_rows(work),
         stale_keys: plan.stale_keys,
+        conflicting_ties: work.ranking.conflicting_ties(),
         rows_written,
         bytes_written,
         files_added: plan.added.len() as u64,
@@ -383,6 +390,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
             metrics::counter!(crate::metrics::MATERIALIZATIONS).increment(1);
             metrics::counter!(crate::metrics::ROWS_FOLDED).increment(report.rows_folded);
             metrics::counter!(crate::metrics::ROWS_WRITTEN).increment(rows_written);
+            metrics::counter!(crate::metrics::CONFLICTING_TIES).increment(report.conflicting_ties);
             if work.table.is_checkpoint_due()
                 && let Err(error) = work.table.checkpoint().await
             {

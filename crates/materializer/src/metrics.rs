@@ -10,3 +10,5 @@ pub const ROWS_WRITTEN: &str = "alluvium_snapshot_rows_written_total";
 pub const BYTES_WRITTEN: &str = "alluvium_snapshot_bytes_written_total";
 /// Materializations that found the snapshot moved by another one.
 pub const RACES_LOST: &str = "alluvium_materializer_races_lost_total";
+/// Rows of one key with the same version and event time and another content, among which the last rules decided.
+pub const CONFLICTING_TIES: &str = "alluvium_conflicting_ties_total";

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{DataFile, Error, FooterCache, OrderBy, ReadSpec, Result, STATE_KEY, Table};
+use alluvium_log::{DataFile, Error, FooterCache, ReadSpec, Result, STATE_KEY, Table};
 use arrow::array::{Array, AsArray, RecordBatch};
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 
 use crate::files::chunks;
-use crate::fold::{BatchStream, SortedInput, merge};
+use crate::fold::{BatchStream, Ranking, SortedInput, merge};
 use crate::inputs::file_stream;
 use crate::snapshot::least_key;
 
@@ -97,7 +97,7 @@ impl Ranges {
     async fn merged(
         &self,
         index: usize,
-        order_by: OrderBy,
+        ranking: Ranking,
         batch_rows: usize,
     ) -> Result<Option<BatchStream>> {
         let upper = self.base.get(index + 1).and_then(|file| least_key(file)).map(str::to_owned);
@@ -109,19 +109,19 @@ impl Ranges {
             let rows = file_stream(&self.table, file, &self.spec, &self.footers);
             inputs.push(SortedInput::Stream(rows));
         }
-        Ok(Some(merge(order_by, self.spec.schema(), inputs, batch_rows)))
+        Ok(Some(merge(ranking, self.spec.schema(), inputs, batch_rows)))
     }
 }
 
 /// What each new base file holds.
 pub(crate) fn merge_ranges(
     ranges: &Ranges,
-    order_by: OrderBy,
+    ranking: Ranking,
     batch_rows: usize,
     file_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
     stream::iter(0..ranges.base.len().max(1))
-        .then(move |index| ranges.merged(index, order_by, batch_rows).boxed())
+        .then(move |index| ranges.merged(index, ranking.clone(), batch_rows).boxed())
         .try_filter_map(|merged| std::future::ready(Ok(merged)))
         .map_ok(move |rows| chunks(rows, file_rows))
         .try_flatten()

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, Protocol, Result, StateDefinition,
-    Storage, TIER, Table, TableMetadata, TableState, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, OrderBy, Protocol, Result,
+    StateDefinition, Storage, TIER, Table, TableMetadata, TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
@@ -161,6 +161,21 @@ impl SnapshotState {
             && within(self.max_version(), version)
             && within(self.max_event_time(), event_time)
     }
+}
+
+/// Whether every row of some files is greater in a state's order than every row of some base files, by the bounds alone.
+pub fn supersede(overlay: &[Arc<DataFile>], base: &[Arc<DataFile>], order_by: OrderBy) -> bool {
+    let least = |file: &Arc<DataFile>| match order_by {
+        OrderBy::EventTime => file.stats.min_event_time,
+        OrderBy::Version => file.stats.min_version,
+    };
+    let greatest = |file: &Arc<DataFile>| match order_by {
+        OrderBy::EventTime => file.integer_tag(TAG_MAX_EVENT_TIME),
+        OrderBy::Version => file.integer_tag(TAG_MAX_VERSION),
+    };
+    let oldest = overlay.iter().map(|file| least(file).unwrap_or(i64::MIN)).min();
+    let newest = base.iter().map(|file| greatest(file).unwrap_or(i64::MAX)).max();
+    oldest.zip(newest).is_none_or(|(oldest, newest)| oldest > newest)
 }
 
 /// The least key of a file, whole.

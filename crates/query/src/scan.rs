@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, DataFile, KeyFilter, OP_TYPE, ReadSpec, Result, RowFilter, STATE_KEY, Table,
+    DELETE, DataFile, KeyFilter, OP_TYPE, OrderBy, ReadHints, ReadSpec, Result, RowFilter,
+    STATE_KEY, Table, is_upsert_column,
 };
 use alluvium_materializer::{
-    BatchStream, SnapshotState, SortedInput, file_input, file_stream, fold, least_key, log_files,
-    merge,
+    BatchStream, SnapshotState, SortedInput, file_input, file_stream, file_stream_with, fold,
+    least_key, log_files, merge, supersede,
 };
 use arrow::array::{Array, AsArray, RecordBatch, StringArray};
 use arrow::array::{ArrayRef, StructArray, new_null_array};
@@ -61,7 +62,21 @@ impl Reader {
         payload: Vec<FieldRef>,
         partitions: usize,
     ) -> Result<Vec<BatchStream>> {
-        let streams = self.winners(basis, point, keys, payload, partitions).await?;
+        self.scan_with(basis, point, keys, payload, &ReadHints::default(), partitions).await
+    }
+
+    /// The same, leaving out of the snapshot's files what nobody looks at. A column that stays unread comes as zeros or
+    /// empty texts; rows outside of the bounds may come all the same.
+    pub(crate) async fn scan_with(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: KeyFilter,
+        payload: Vec<FieldRef>,
+        hints: &ReadHints,
+        partitions: usize,
+    ) -> Result<Vec<BatchStream>> {
+        let streams = self.winners(basis, point, keys, payload, hints, partitions).await?;
         Ok(streams.into_iter().map(live_rows).collect())
     }
 
@@ -88,18 +103,20 @@ impl Reader {
     }
 
     /// The winners at a point, tombstones included.
-    pub(crate) async fn winners(
+    async fn winners(
         &self,
         basis: &Basis,
         point: Point,
         keys: KeyFilter,
         payload: Vec<FieldRef>,
+        hints: &ReadHints,
         partitions: usize,
     ) -> Result<Vec<BatchStream>> {
         basis.check(point)?;
         let snapshot = self.snapshot_for(basis, point).await?;
         let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
-        let plan = ScanPlan::new(self, &snapshot, &spec);
+        let mut plan = ScanPlan::new(self, &snapshot, &spec);
+        plan.take(hints, &log_files(&basis.log, &spec.filter), basis.definition.order_by);
         let tail = self.tail_of(basis, point, &spec).await?;
         let ranges = match &tail {
             TailRows::Streamed(_) => vec![keys],
@@ -125,7 +142,10 @@ impl Reader {
                     }
                 }
             }
-            streams.push(merge(order_by, schema.clone(), inputs, batch_rows));
+            streams.push(match plan.has_unread_keys() {
+                true => concatenated(inputs),
+                false => merge(order_by, schema.clone(), inputs, batch_rows),
+            });
         }
         Ok(streams)
     }
@@ -186,6 +206,8 @@ struct ScanPlan {
     base: Vec<Arc<DataFile>>,
     runs: Vec<Arc<DataFile>>,
     payload: Vec<FieldRef>,
+    /// What need not be read of base files.
+    hints: ReadHints,
     footers: Arc<alluvium_log::FooterCache>,
 }
 
@@ -196,8 +218,26 @@ impl ScanPlan {
             base: snapshot.base(),
             runs: snapshot.runs(),
             payload: spec.payload.clone(),
+            hints: ReadHints::default(),
             footers: reader.footers().clone(),
         }
+    }
+
+    /// Takes the hints that don't change which row wins.
+    fn take(&mut self, hints: &ReadHints, tail: &[Arc<DataFile>], order_by: OrderBy) {
+        let overlay: Vec<_> = self.runs.iter().chain(tail).cloned().collect();
+        if overlay.is_empty() && self.base.iter().all(|file| file.is_sorted()) {
+            self.hints.unread.clone_from(&hints.unread);
+        }
+        // A base row that is left out must not let an older one beside it win.
+        if supersede(&overlay, &self.base, order_by) {
+            self.hints.bounds.clone_from(&hints.bounds);
+        }
+    }
+
+    /// Whether the rows come without their keys, so that there is nothing to merge by.
+    fn has_unread_keys(&self) -> bool {
+        self.hints.unread.contains(&STATE_KEY)
     }
 
     /// Ranges of keys with about as many rows each, along the boundaries of base files.
@@ -243,17 +283,31 @@ impl ScanPlan {
             .base
             .iter()
             .filter(wanted)
-            .map(|file| file_stream(table, file, &spec, &self.footers))
+            .map(|file| file_stream_with(table, file, &spec, &self.hints, &self.footers))
             .collect();
         let mut inputs = Vec::with_capacity(1 + self.runs.len());
         if !base.is_empty() {
-            inputs.push(SortedInput::Stream(stream::iter(base).flatten().boxed()));
+            let rows = stream::iter(base).flatten().boxed();
+            // Files that another engine has rewritten are checked row by row.
+            let ours = self.base.iter().all(|file| file.is_sorted());
+            inputs.push(if ours { SortedInput::Unique(rows) } else { SortedInput::Stream(rows) });
         }
         for run in self.runs.iter().filter(wanted) {
-            inputs.push(SortedInput::Stream(file_stream(table, run, &spec, &self.footers)));
+            let rows = file_stream(table, run, &spec, &self.footers);
+            let ours = run.is_sorted();
+            inputs.push(if ours { SortedInput::Unique(rows) } else { SortedInput::Stream(rows) });
         }
         inputs
     }
+}
+
+/// The one input that there is, as it comes.
+fn concatenated(inputs: Vec<SortedInput>) -> BatchStream {
+    let rows = inputs.into_iter().map(|input| match input {
+        SortedInput::Batches(batches) => stream::iter(batches.into_iter().map(Ok)).boxed(),
+        SortedInput::Stream(rows) | SortedInput::Unique(rows) => rows,
+    });
+    stream::iter(rows).flatten().boxed()
 }
 
 /// The rows of sorted batches whose keys a filter wants.
@@ -264,15 +318,32 @@ fn rows_in_range(batches: &[RecordBatch], range: &KeyFilter) -> Result<Vec<Recor
     let mut rows = Vec::new();
     for batch in batches {
         let keys = crate::reader::key_column(batch)?;
-        let mask: arrow::array::BooleanArray =
-            keys.iter().map(|key| Some(range.matches(key.unwrap_or_default()))).collect();
-        match mask.true_count() {
-            0 => {}
-            all if all == batch.num_rows() => rows.push(batch.clone()),
-            _ => rows.push(filter_record_batch(batch, &mask)?),
+        let found = match range {
+            KeyFilter::Range { from, to } => {
+                let start = from.as_ref().map_or(0, |from| first_not_below(keys, from));
+                let end = to.as_ref().map_or(keys.len(), |to| first_not_below(keys, to));
+                batch.slice(start, end.saturating_sub(start))
+            }
+            _ => {
+                let wanted = |key: Option<&str>| Some(range.matches(key.unwrap_or_default()));
+                filter_record_batch(batch, &keys.iter().map(wanted).collect())?
+            }
+        };
+        if found.num_rows() > 0 {
+            rows.push(found);
         }
     }
     Ok(rows)
+}
+
+/// The place of the first of some sorted keys that is not below a bound.
+fn first_not_below(keys: &StringArray, bound: &str) -> usize {
+    let (mut low, mut high) = (0, keys.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if keys.value(middle) < bound { low = middle + 1 } else { high = middle }
+    }
+    low
 }
 
 /// The same rows with fewer columns, or fewer fields of the value.
@@ -314,6 +385,9 @@ fn live_rows(winners: BatchStream) -> BatchStream {
             let operations = batch.column_by_name(OP_TYPE).ok_or_else(|| {
                 alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}"))
             })?;
+            if is_upsert_column(operations.as_ref()) {
+                return Ok(batch);
+            }
             let live = neq(operations, &StringArray::new_scalar(DELETE))?;
             if live.true_count() == batch.num_rows() {
                 return Ok(batch);

@@ -59,13 +59,13 @@ async fn ord_03_rows_of_one_version_have_the_documented_winner_in_every_run() {
     for run in 0..20 {
         let home = Home::new();
         let state = by_version(&home.open().await, "s").await;
-        let mut shuffled = rows;
+        let (mut shuffled, mut conflicting_ties) = (rows, 0);
         shuffled.shuffle(&mut rng);
         let cut = if run % 2 == 0 { 4 } else { rng.random_range(1..4) };
         for part in [&shuffled[..cut], &shuffled[cut..]] {
             state.append(&n_batch(part)).await.unwrap();
             if run % 3 == 0 {
-                state.materialize(false).await.unwrap();
+                conflicting_ties += state.materialize(false).await.unwrap().conflicting_ties;
             }
         }
         // Of rows that tie in everything the one given later wins; a DELETE beats an UPSERT wherever it stands.
@@ -77,8 +77,10 @@ async fn ord_03_rows_of_one_version_have_the_documented_winner_in_every_run() {
                 "{shuffled:?} cut at {cut}"
             );
             assert!(matches!(lookup(&state, "b").await, Lookup::Deleted(_)));
-            state.materialize(false).await.unwrap();
+            conflicting_ties += state.materialize(false).await.unwrap().conflicting_ties;
         }
+        assert!(conflicting_ties >= 2, "{shuffled:?} cut at {cut}: {conflicting_ties} were told");
+        assert_eq!(state.materialize(true).await.unwrap().conflicting_ties, 2);
         assert_sound(&state).await;
     }
 }
@@ -104,6 +106,8 @@ async fn ord_05_duplicate_keys_within_one_batch_neither_multiply_nor_fail() {
         live(&state, Point::LATEST).await,
         [("a".into(), 3, Some(3)), ("b".into(), 1, Some(1))]
     );
+    // The copy of a row ties with it, but not in conflict.
+    assert_eq!(first.conflicting_ties, 0);
     let second = state.materialize(false).await.unwrap();
     assert_eq!(
         (second.change, second.snapshot_version),

@@ -59,7 +59,14 @@ pub(super) async fn materialize(
 }
 
 fn tell_materialized(state: &str, done: &MaterializeReport) -> String {
-    let took = duration(done.elapsed);
+    let took = match done.conflicting_ties {
+        0 => duration(done.elapsed),
+        ties => format!(
+            "{} decided by the last rules (DELETE, commit, row), {}",
+            counted(ties, "conflicting tie"),
+            duration(done.elapsed)
+        ),
+    };
     let folded = format!(
         "folded {} of commits {} to {}",
         counted(done.rows_folded, "row"),

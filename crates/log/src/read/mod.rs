@@ -2,17 +2,18 @@
 //! allows: file statistics, bloom filter, row groups, pages, rows.
 
 mod filter;
+mod hints;
 mod prune;
 mod ranges;
+mod shape;
+mod upserts;
 
 use std::collections::HashSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
-};
+use arrow::array::RecordBatch;
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, FieldRef, Int32Type, Int64Type, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
@@ -29,16 +30,16 @@ use parquet::file::statistics::Statistics;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::columns::{
-    APPEND_ID, APPEND_SEQ, COMMIT, DELETE, EVENT_TIME, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT,
-    VERSION, fold_schema,
-};
-use crate::conform::conform_stored;
+use crate::columns::{APPEND_ID, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, fold_schema};
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::{DataFile, FileCommits, Table};
 pub use filter::{KeyFilter, RowFilter};
+use hints::Leading;
+pub use hints::{FieldBounds, FieldValue, ReadHints};
 use prune::prune;
 use ranges::RangeReader;
+use shape::shape;
+pub use upserts::{is_upsert_column, upsert_column};
 
 /// Batches of rows.
 pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
@@ -107,24 +108,38 @@ pub async fn read_file(
     spec: &ReadSpec,
     footers: &Arc<FooterCache>,
 ) -> Result<RowStream> {
+    read_file_with(table, file, spec, &ReadHints::default(), footers).await
+}
+
+/// The same, leaving out what hints allow.
+pub async fn read_file_with(
+    table: &Table,
+    file: &Arc<DataFile>,
+    spec: &ReadSpec,
+    hints: &ReadHints,
+    footers: &Arc<FooterCache>,
+) -> Result<RowStream> {
     check_span(table, file, &spec.filter)?;
     if !spec.filter.may_match(file) {
         return Ok(stream::empty().boxed());
     }
+    let leading = Leading::of(hints, &spec.filter, file);
+    // Only of files that we wrote it is known that their statistics can be compared.
+    let bounds: &[FieldBounds] = if file.is_sorted() { &hints.bounds } else { &[] };
     let place = format!("table {}, file {}", table.label(), file.add.path);
     let opened =
         if file.add.size <= WHOLE_FILE_BYTES && !is_known_lookup(table, file, spec, footers) {
-            read_whole(table, file, spec, footers).await
+            read_whole(table, file, spec, (leading, bounds), footers).await
         } else {
-            read_parts(table, file, spec, footers).await
+            read_parts(table, file, spec, (leading, bounds), footers).await
         };
     let (raw, only_upserts) = opened.map_err(|error| gone(error, file).context(&place))?;
     let (file, spec) = (file.clone(), spec.clone());
     let exact = spec.filter.matches_all(&file);
     let rows = raw.map(move |batch| {
         let batch = batch.map_err(|error| gone(error, &file).context(&place))?;
-        let shaped =
-            shape(&batch, &file, &spec, only_upserts).map_err(|error| error.context(&place))?;
+        let shaped = shape(&batch, &file, &spec, leading, only_upserts)
+            .map_err(|error| error.context(&place))?;
         if exact {
             return Ok(shaped);
         }
@@ -199,7 +214,12 @@ fn reader_options() -> ArrowReaderOptions {
 }
 
 /// The columns of a file that a spec needs.
-fn projection(footer: &Footer, file: &DataFile, spec: &ReadSpec) -> ProjectionMask {
+fn projection(
+    footer: &Footer,
+    file: &DataFile,
+    spec: &ReadSpec,
+    leading: Leading,
+) -> ProjectionMask {
     let metadata = &footer.metadata;
     let schema = metadata.parquet_schema();
     let value_fields: Option<HashSet<&str>> =
@@ -218,7 +238,7 @@ fn projection(footer: &Footer, file: &DataFile, spec: &ReadSpec) -> ProjectionMa
                 value_fields.as_ref().is_some_and(|wanted| wanted.contains(second.as_str()))
             }
             [first, ..] => {
-                matches!(first.as_str(), STATE_KEY | VERSION | EVENT_TIME | APPEND_SEQ | COMMIT)
+                leading.reads(first)
                     || (first == OP_TYPE && !footer.only_upserts)
                     || (first == APPEND_ID && by_append)
             }
@@ -247,6 +267,7 @@ async fn read_whole(
     table: &Table,
     file: &DataFile,
     spec: &ReadSpec,
+    leave_out: (Leading, &[FieldBounds]),
     footers: &FooterCache,
 ) -> Result<(RowStream, bool)> {
     let bytes: Bytes =
@@ -257,10 +278,10 @@ async fn read_whole(
             remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?)
         }
     };
-    let pruned = prune(footer.metadata.metadata(), &spec.filter);
+    let pruned = prune(footer.metadata.metadata(), &spec.filter, leave_out.1);
     let mut builder =
         ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer.metadata.clone())
-            .with_projection(projection(&footer, file, spec))
+            .with_projection(projection(&footer, file, spec, leave_out.0))
             .with_batch_size(BATCH_ROWS)
             .with_row_groups(pruned.row_groups);
     if let Some(selection) = pruned.selection {
@@ -314,6 +335,7 @@ async fn read_parts(
     table: &Table,
     file: &DataFile,
     spec: &ReadSpec,
+    leave_out: (Leading, &[FieldBounds]),
     footers: &FooterCache,
 ) -> Result<(RowStream, bool)> {
     let path = Path::from(file.add.path.as_str());
@@ -325,7 +347,7 @@ async fn read_parts(
             remember(table, file, footers, ArrowReaderMetadata::try_new(loaded, reader_options())?)
         }
     };
-    let mut pruned = prune(footer.metadata.metadata(), &spec.filter);
+    let mut pruned = prune(footer.metadata.metadata(), &spec.filter, leave_out.1);
     if let KeyFilter::Keys(keys) = &spec.filter.keys {
         let blooms = bloom_filters(&footer, reader.clone()).await?;
         let absent = |group: &usize| {
@@ -343,7 +365,7 @@ async fn read_parts(
     }
     let mut builder =
         ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone())
-            .with_projection(projection(&footer, file, spec))
+            .with_projection(projection(&footer, file, spec, leave_out.0))
             .with_batch_size(BATCH_ROWS)
             .with_row_groups(pruned.row_groups);
     if let Some(selection) = pruned.selection {
@@ -375,116 +397,4 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
     let filters = Arc::new(filters);
     *footer.blooms.lock() = Some(filters.clone());
     Ok(filters)
-}
-
-/// Brings a batch as it lies in a file to the shape of a fold, and checks what other engines may have written.
-fn shape(
-    batch: &RecordBatch,
-    file: &DataFile,
-    spec: &ReadSpec,
-    only_upserts: bool,
-) -> Result<RecordBatch> {
-    let rows = batch.num_rows();
-    let required = |name: &str, data_type: &DataType| {
-        let column = batch
-            .column_by_name(name)
-            .ok_or_else(|| Error::corrupt(format!("the column {name} is missing")))?;
-        if let Some(row) =
-            (column.null_count() > 0).then(|| (0..rows).find(|&row| column.is_null(row)))
-        {
-            return Err(Error::corrupt(format!(
-                "{name} is null in row {} of the batch: another engine wrote a row that can't be valid",
-                row.unwrap_or_default()
-            )));
-        }
-        conform_stored(column, data_type, name)
-            .map_err(|error| Error::corrupt(error.message().to_owned()))
-    };
-    let schema = spec.schema();
-    let keys = required(STATE_KEY, &DataType::Utf8)?;
-    let versions = required(VERSION, &DataType::Int64)?;
-    let times = required(EVENT_TIME, schema.field(2).data_type())?;
-    let operations = match only_upserts {
-        true => upserts(rows),
-        false => required(OP_TYPE, &DataType::Utf8)?,
-    };
-    if !file.is_sorted() {
-        check_operations(operations.as_string())?;
-    }
-    let mut columns: Vec<ArrayRef> = vec![keys, versions, times, operations];
-    columns.push(Arc::new(commits(batch, file, rows)?));
-    columns.push(Arc::new(sequence(batch, rows)?));
-    for field in &spec.payload {
-        columns.push(match batch.column_by_name(field.name()) {
-            None => new_null_array(field.data_type(), rows),
-            Some(column) => conform_stored(column, field.data_type(), field.name())
-                .map_err(|error| Error::corrupt(error.message().to_owned()))?,
-        });
-    }
-    Ok(RecordBatch::try_new(schema, columns)?)
-}
-
-/// So many UPSERTs, without a copy for the usual batches.
-fn upserts(rows: usize) -> ArrayRef {
-    static SHARED: LazyLock<StringArray> =
-        LazyLock::new(|| std::iter::repeat_n(Some(UPSERT), BATCH_ROWS).collect());
-    match rows <= BATCH_ROWS {
-        true => Arc::new(SHARED.slice(0, rows)),
-        false => Arc::new(std::iter::repeat_n(Some(UPSERT), rows).collect::<StringArray>()),
-    }
-}
-
-fn check_operations(operations: &StringArray) -> Result<()> {
-    let unknown = operations.iter().flatten().position(|op| op != UPSERT && op != DELETE);
-    match unknown {
-        None => Ok(()),
-        Some(row) => Err(Error::corrupt(format!(
-            "{OP_TYPE} is {:?} in row {row} of the batch: another engine wrote a row that is neither {UPSERT} nor {DELETE}",
-            operations.value(row)
-        ))),
-    }
-}
-
-fn sequence(batch: &RecordBatch, rows: usize) -> Result<Int32Array> {
-    let Some(column) = batch.column_by_name(APPEND_SEQ) else {
-        return Ok(Int32Array::from(vec![0; rows]));
-    };
-    let column = conform_stored(column, &DataType::Int32, APPEND_SEQ)?;
-    let given = column.as_primitive::<Int32Type>();
-    Ok(match given.null_count() {
-        0 => given.clone(),
-        _ => given.iter().map(|seq| Some(seq.unwrap_or(0))).collect(),
-    })
-}
-
-/// The commit of each row: what the row says itself, else what the file says, by append id where it holds several.
-fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Array> {
-    let stamped = match batch.column_by_name(COMMIT) {
-        Some(column) => Some(conform_stored(column, &DataType::Int64, COMMIT)?),
-        None => None,
-    };
-    let stamped = stamped.as_ref().map(|column| column.as_primitive::<Int64Type>());
-    if let Some(all) = stamped.filter(|column| column.null_count() == 0) {
-        return Ok(all.clone());
-    }
-    let append_ids = match (&file.commits, batch.column_by_name(APPEND_ID)) {
-        (FileCommits::ByAppend { .. }, Some(column)) => {
-            Some(conform_stored(column, &DataType::Utf8, APPEND_ID)?)
-        }
-        _ => None,
-    };
-    let append_ids = append_ids.as_ref().map(|column| column.as_string::<i32>());
-    let of_file = |row: usize| match &file.commits {
-        FileCommits::All(span) => span.high,
-        FileCommits::ByAppend { known, rest, span } => append_ids
-            .filter(|ids| ids.is_valid(row))
-            .and_then(|ids| known.get(ids.value(row)).copied())
-            .unwrap_or(rest.unwrap_or(*span).high),
-    };
-    Ok((0..rows)
-        .map(|row| {
-            let own = stamped.filter(|column| column.is_valid(row)).map(|column| column.value(row));
-            Some(own.unwrap_or_else(|| of_file(row)))
-        })
-        .collect())
 }

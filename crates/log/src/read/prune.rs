@@ -5,8 +5,9 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::statistics::Statistics;
 
-use super::filter::{RowFilter, at_most};
-use crate::columns::{EVENT_TIME, STATE_KEY, VERSION};
+use super::filter::{KeyFilter, RowFilter, at_most};
+use super::hints::FieldBounds;
+use crate::columns::{EVENT_TIME, STATE_KEY, STATE_VALUE, VERSION};
 
 /// What to read of a file.
 #[derive(Debug)]
@@ -16,116 +17,142 @@ pub(crate) struct Pruned {
     pub(crate) selection: Option<RowSelection>,
 }
 
-/// Where the columns stand that pruning looks at.
-struct Leaves {
-    key: Option<usize>,
-    version: Option<usize>,
-    event_time: Option<usize>,
+/// What a column must hold for its rows to be wanted.
+enum Wanted<'a> {
+    Keys(&'a KeyFilter),
+    AtMost(Option<i64>),
+    Within(&'a FieldBounds),
 }
 
-fn leaves(metadata: &ParquetMetaData) -> Leaves {
-    let find = |name: &str| {
-        metadata
-            .file_metadata()
-            .schema_descr()
-            .columns()
-            .iter()
-            .position(|column| matches!(column.path().parts(), [only] if only == name))
-    };
-    Leaves { key: find(STATE_KEY), version: find(VERSION), event_time: find(EVENT_TIME) }
-}
-
-/// Prunes a file by its footer.
-pub(crate) fn prune(metadata: &ParquetMetaData, filter: &RowFilter) -> Pruned {
-    let leaves = leaves(metadata);
-    let row_groups: Vec<usize> = metadata
-        .row_groups()
-        .iter()
-        .enumerate()
-        .filter(|(_, group)| group_may_match(group, &leaves, filter))
-        .map(|(index, _)| index)
-        .collect();
-    let selection = select_pages(metadata, &row_groups, &leaves, filter);
-    Pruned { row_groups, selection }
-}
-
-fn group_may_match(group: &RowGroupMetaData, leaves: &Leaves, filter: &RowFilter) -> bool {
-    let statistics = |leaf: Option<usize>| leaf.and_then(|leaf| group.column(leaf).statistics());
-    let keys = match statistics(leaves.key) {
-        Some(s @ Statistics::ByteArray(_)) => {
-            filter.keys.may_match(s.min_bytes_opt(), s.max_bytes_opt())
+impl Wanted<'_> {
+    fn in_group(&self, statistics: Option<&Statistics>) -> bool {
+        match (self, statistics) {
+            (Self::Keys(keys), Some(s @ Statistics::ByteArray(_))) => {
+                keys.may_match(s.min_bytes_opt(), s.max_bytes_opt())
+            }
+            (Self::AtMost(most), Some(Statistics::Int64(values))) => {
+                at_most(values.min_opt().copied(), *most)
+            }
+            (Self::Within(bounds), Some(Statistics::Int64(values))) => {
+                bounds.may_hold_integers(values.min_opt().copied(), values.max_opt().copied())
+            }
+            (Self::Within(bounds), Some(Statistics::Int32(values))) => bounds.may_hold_integers(
+                values.min_opt().copied().map(i64::from),
+                values.max_opt().copied().map(i64::from),
+            ),
+            (Self::Within(bounds), Some(Statistics::Double(values))) => {
+                bounds.may_hold_floats(values.min_opt().copied())
+            }
+            (Self::Within(bounds), Some(s @ Statistics::ByteArray(_))) => {
+                bounds.may_hold_texts(s.min_bytes_opt(), s.max_bytes_opt())
+            }
+            _ => true,
         }
-        _ => true,
-    };
-    let least = |leaf: Option<usize>| match statistics(leaf) {
-        Some(Statistics::Int64(values)) => values.min_opt().copied(),
-        _ => None,
-    };
-    keys && at_most(least(leaves.version), filter.max_version)
-        && at_most(least(leaves.event_time), filter.max_event_time)
+    }
+
+    fn in_page(&self, index: &ColumnIndexMetaData, page: usize) -> bool {
+        match (self, index) {
+            (Self::Keys(keys), ColumnIndexMetaData::BYTE_ARRAY(values)) => {
+                keys.may_match(values.min_value(page), values.max_value(page))
+            }
+            (Self::AtMost(most), ColumnIndexMetaData::INT64(values)) => {
+                at_most(values.min_value(page).copied(), *most)
+            }
+            (Self::Within(bounds), ColumnIndexMetaData::INT64(values)) => bounds.may_hold_integers(
+                values.min_value(page).copied(),
+                values.max_value(page).copied(),
+            ),
+            (Self::Within(bounds), ColumnIndexMetaData::INT32(values)) => bounds.may_hold_integers(
+                values.min_value(page).copied().map(i64::from),
+                values.max_value(page).copied().map(i64::from),
+            ),
+            (Self::Within(bounds), ColumnIndexMetaData::DOUBLE(values)) => {
+                bounds.may_hold_floats(values.min_value(page).copied())
+            }
+            (Self::Within(bounds), ColumnIndexMetaData::BYTE_ARRAY(values)) => {
+                bounds.may_hold_texts(values.min_value(page), values.max_value(page))
+            }
+            _ => true,
+        }
+    }
 }
 
-/// The rows of pages that may match. Pages of different columns end at different rows, so each column gives a
-/// selection of its own, and what all of them select is read.
-fn select_pages(
+/// The columns that decide, by their places among the file's.
+fn deciding<'a>(
     metadata: &ParquetMetaData,
-    row_groups: &[usize],
-    leaves: &Leaves,
+    filter: &'a RowFilter,
+    bounds: &'a [FieldBounds],
+) -> Vec<(usize, Wanted<'a>)> {
+    let columns = metadata.file_metadata().schema_descr().columns();
+    let find = |path: &[&str]| columns.iter().position(|column| column.path().parts() == path);
+    let mut wanted = Vec::new();
+    wanted.extend(find(&[STATE_KEY]).map(|leaf| (leaf, Wanted::Keys(&filter.keys))));
+    wanted.extend(find(&[VERSION]).map(|leaf| (leaf, Wanted::AtMost(filter.max_version))));
+    wanted.extend(find(&[EVENT_TIME]).map(|leaf| (leaf, Wanted::AtMost(filter.max_event_time))));
+    for of_field in bounds {
+        let leaf = find(&[STATE_VALUE, &of_field.field]);
+        wanted.extend(leaf.map(|leaf| (leaf, Wanted::Within(of_field))));
+    }
+    wanted
+}
+
+/// Prunes a file by its footer: rows that `filter` does not want, or whose value lies outside of `bounds`.
+pub(crate) fn prune(
+    metadata: &ParquetMetaData,
     filter: &RowFilter,
-) -> Option<RowSelection> {
-    let columns = metadata.column_index()?;
-    let offsets = metadata.offset_index()?;
+    bounds: &[FieldBounds],
+) -> Pruned {
+    let wanted = deciding(metadata, filter, bounds);
+    let may_match = |group: &RowGroupMetaData| {
+        wanted.iter().all(|(leaf, wanted)| wanted.in_group(group.column(*leaf).statistics()))
+    };
+    let groups = metadata.row_groups().iter().enumerate();
+    let row_groups: Vec<usize> =
+        groups.filter(|(_, group)| may_match(group)).map(|(index, _)| index).collect();
     let mut selected: Option<RowSelection> = None;
-    for leaf in [leaves.key, leaves.version, leaves.event_time].into_iter().flatten() {
-        let mut selectors = Vec::new();
-        for &group in row_groups {
-            let rows = usize::try_from(metadata.row_group(group).num_rows()).ok()?;
-            let index = columns.get(group)?.get(leaf)?;
-            let pages = offsets.get(group)?.get(leaf)?.page_locations();
-            if pages.is_empty() {
-                selectors.push(RowSelector::select(rows));
-                continue;
-            }
-            for (page, location) in pages.iter().enumerate() {
-                let first = usize::try_from(location.first_row_index).ok()?;
-                let end = match pages.get(page + 1) {
-                    Some(next) => usize::try_from(next.first_row_index).ok()?,
-                    None => rows,
-                };
-                let count = end.checked_sub(first)?;
-                selectors.push(if page_may_match(index, page, leaf, leaves, filter) {
-                    RowSelector::select(count)
-                } else {
-                    RowSelector::skip(count)
-                });
-            }
-        }
-        let by_column = RowSelection::from(selectors);
+    // Pages of different columns end at different rows, so each column gives a selection of its own, and what all of
+    // them select is read.
+    for (leaf, wanted) in &wanted {
+        let Some(by_column) = select_pages(metadata, &row_groups, *leaf, wanted) else {
+            return Pruned { row_groups, selection: None };
+        };
         selected = Some(match selected {
             None => by_column,
             Some(known) => known.intersection(&by_column),
         });
     }
-    selected
+    Pruned { row_groups, selection: selected }
 }
 
-fn page_may_match(
-    index: &ColumnIndexMetaData,
-    page: usize,
+/// The rows of one column's pages that may match; `None` without an index of the pages.
+fn select_pages(
+    metadata: &ParquetMetaData,
+    row_groups: &[usize],
     leaf: usize,
-    leaves: &Leaves,
-    filter: &RowFilter,
-) -> bool {
-    match index {
-        ColumnIndexMetaData::BYTE_ARRAY(keys) if leaves.key == Some(leaf) => {
-            filter.keys.may_match(keys.min_value(page), keys.max_value(page))
+    wanted: &Wanted<'_>,
+) -> Option<RowSelection> {
+    let (columns, offsets) = (metadata.column_index()?, metadata.offset_index()?);
+    let mut selectors = Vec::new();
+    for &group in row_groups {
+        let rows = usize::try_from(metadata.row_group(group).num_rows()).ok()?;
+        let index = columns.get(group)?.get(leaf)?;
+        let pages = offsets.get(group)?.get(leaf)?.page_locations();
+        if pages.is_empty() {
+            selectors.push(RowSelector::select(rows));
+            continue;
         }
-        ColumnIndexMetaData::INT64(values) if leaves.version == Some(leaf) => {
-            at_most(values.min_value(page).copied(), filter.max_version)
+        for (page, location) in pages.iter().enumerate() {
+            let first = usize::try_from(location.first_row_index).ok()?;
+            let end = match pages.get(page + 1) {
+                Some(next) => usize::try_from(next.first_row_index).ok()?,
+                None => rows,
+            };
+            let count = end.checked_sub(first)?;
+            selectors.push(match wanted.in_page(index, page) {
+                true => RowSelector::select(count),
+                false => RowSelector::skip(count),
+            });
         }
-        ColumnIndexMetaData::INT64(values) if leaves.event_time == Some(leaf) => {
-            at_most(values.min_value(page).copied(), filter.max_event_time)
-        }
-        _ => true,
     }
+    Some(RowSelection::from(selectors))
 }

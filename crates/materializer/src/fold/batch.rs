@@ -3,11 +3,18 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use alluvium_log::{DELETE, Error, FOLD_COLUMNS, OrderBy, Rank, Result, fold_schema};
-use arrow::array::{AsArray, StringArray};
+use alluvium_log::{
+    DELETE, Error, FOLD_COLUMNS, Rank, Result, STATE_VALUE, fold_schema, is_upsert_column,
+};
+use arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{Int32Type, Int64Type, SchemaRef, TimestampMicrosecondType};
 use arrow::record_batch::RecordBatch;
+
+use super::ranking::Ranking;
+
+/// The place of the operation among the columns of a fold.
+pub(super) const OPERATION: usize = 3;
 
 /// A batch whose schema has been checked, for comparing its rows without looking at Arrow again.
 #[derive(Debug, Clone)]
@@ -17,6 +24,7 @@ pub(super) struct KeyedBatch {
     versions: ScalarBuffer<i64>,
     event_times: ScalarBuffer<i64>,
     op_types: StringArray,
+    only_upserts: bool,
     commits: ScalarBuffer<i64>,
     append_seqs: ScalarBuffer<i32>,
 }
@@ -50,7 +58,8 @@ impl KeyedBatch {
             keys: column(0).as_string::<i32>().clone(),
             versions: column(1).as_primitive::<Int64Type>().values().clone(),
             event_times: column(2).as_primitive::<TimestampMicrosecondType>().values().clone(),
-            op_types: column(3).as_string::<i32>().clone(),
+            op_types: column(OPERATION).as_string::<i32>().clone(),
+            only_upserts: is_upsert_column(column(OPERATION)),
             commits: column(4).as_primitive::<Int64Type>().values().clone(),
             append_seqs: column(5).as_primitive::<Int32Type>().values().clone(),
             batch,
@@ -59,6 +68,15 @@ impl KeyedBatch {
 
     pub(super) fn batch(&self) -> &RecordBatch {
         &self.batch
+    }
+
+    pub(super) fn into_batch(self) -> RecordBatch {
+        self.batch
+    }
+
+    /// Whether the batch is known to hold no DELETE.
+    pub(super) fn has_only_upserts(&self) -> bool {
+        self.only_upserts
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -96,15 +114,36 @@ impl KeyedBatch {
         Rank {
             version: self.versions[row],
             event_time: self.event_times[row],
-            is_delete: self.op_types.value(row) == DELETE,
+            is_delete: !self.only_upserts && self.op_types.value(row) == DELETE,
             commit: self.commits[row],
             append_seq: self.append_seqs[row],
         }
     }
 
     /// Whether a row of this batch is greater than a row of another, both of one key.
-    pub(super) fn beats(&self, row: usize, other: &Self, other_row: usize, by: OrderBy) -> bool {
-        self.rank(row).compare(&other.rank(other_row), by) == Ordering::Greater
+    pub(super) fn beats(
+        &self,
+        row: usize,
+        other: &Self,
+        other_row: usize,
+        ranking: &Ranking,
+    ) -> bool {
+        let (rank, other_rank) = (self.rank(row), other.rank(other_row));
+        if (rank.version, rank.event_time) == (other_rank.version, other_rank.event_time)
+            && (rank.is_delete != other_rank.is_delete || self.value(row) != other.value(other_row))
+        {
+            ranking.count_tie();
+        }
+        rank.compare(&other_rank, ranking.order_by()) == Ordering::Greater
+    }
+
+    /// The value of a row, unless it is folded without its value.
+    fn value(&self, row: usize) -> Option<ArrayRef> {
+        let schema = self.batch.schema_ref();
+        let follows = schema.fields().get(FOLD_COLUMNS).filter(|field| field.name() == STATE_VALUE);
+        follows
+            .and_then(|_| self.batch.columns().get(FOLD_COLUMNS))
+            .map(|column| column.slice(row, 1))
     }
 }
 

@@ -18,7 +18,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use alluvium_log::{OrderBy, Result};
+use alluvium_log::Result;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -27,6 +27,7 @@ use super::batch::check_schema;
 use super::bytes::Footprint;
 use super::memory::{INDEX_BYTES_PER_ROW, fold_batches_bounded};
 use super::merge::{SortedInput, merge_bounded};
+use super::ranking::Ranking;
 use super::settings::FoldSettings;
 use super::spill::{SpillArea, SpilledRun, blocking};
 use super::{BatchStream, Bounds};
@@ -69,14 +70,14 @@ impl fmt::Debug for FoldInput {
 /// be sorted and is not is an error of kind [`Corrupt`](alluvium_log::ErrorKind::Corrupt), unless it is small;
 /// then it is folded all the same.
 pub async fn fold(
-    order_by: OrderBy,
+    ranking: impl Into<Ranking>,
     schema: SchemaRef,
     inputs: Vec<FoldInput>,
     settings: &FoldSettings,
 ) -> Result<BatchStream> {
     settings.validate()?;
     check_schema(&schema)?;
-    let plan = Plan::new(order_by, schema, settings);
+    let plan = Plan::new(ranking.into(), schema, settings);
     let mut runs = Vec::new();
     let mut gathered = Vec::new();
     for input in inputs {
@@ -96,7 +97,7 @@ pub async fn fold(
 
 /// The shares of the budget, and where to spill.
 struct Plan {
-    order_by: OrderBy,
+    ranking: Ranking,
     schema: SchemaRef,
     spill: Arc<SpillArea>,
     fan_in: usize,
@@ -144,14 +145,14 @@ const READING: usize = 4;
 const MIN_BATCH_BYTES: usize = 64 << 10;
 
 impl Plan {
-    fn new(order_by: OrderBy, schema: SchemaRef, settings: &FoldSettings) -> Self {
+    fn new(ranking: Ranking, schema: SchemaRef, settings: &FoldSettings) -> Self {
         let budget = settings.memory_budget_bytes;
         let bounded = |share: usize| Bounds {
             rows: settings.batch_rows,
             bytes: share.clamp(MIN_BATCH_BYTES, Bounds::MAX_BYTES),
         };
         Self {
-            order_by,
+            ranking,
             schema,
             spill: Arc::new(SpillArea::new(settings.spill_dir.clone())),
             fan_in: settings.fan_in,
@@ -188,9 +189,10 @@ impl Plan {
     }
 
     async fn fold_pool(&self, pool: Pool) -> Result<Pool> {
-        let (order_by, schema, bounds) = (self.order_by, self.schema.clone(), self.run_bounds);
+        let (ranking, schema, bounds) =
+            (self.ranking.clone(), self.schema.clone(), self.run_bounds);
         let folded =
-            blocking(move || fold_batches_bounded(order_by, &schema, &pool.batches, bounds))
+            blocking(move || fold_batches_bounded(&ranking, &schema, &pool.batches, bounds))
                 .await?;
         let mut pool = Pool::default();
         folded.into_iter().for_each(|batch| pool.add(batch));
@@ -210,7 +212,8 @@ impl Plan {
 
     async fn spill(&self, runs: Vec<Run>) -> Result<Run> {
         let inputs = runs.into_iter().map(Run::into_input).collect();
-        let merged = merge_bounded(self.order_by, self.schema.clone(), inputs, self.run_bounds);
+        let merged =
+            merge_bounded(self.ranking.clone(), self.schema.clone(), inputs, self.run_bounds);
         Ok(Run::Spilled(self.spill.spill(&self.schema, merged).await?))
     }
 
@@ -229,7 +232,7 @@ impl Plan {
 
     fn merge(&self, runs: Vec<Run>) -> BatchStream {
         let inputs = runs.into_iter().map(Run::into_input).collect();
-        merge_bounded(self.order_by, self.schema.clone(), inputs, self.bounds)
+        merge_bounded(self.ranking.clone(), self.schema.clone(), inputs, self.bounds)
     }
 }
 

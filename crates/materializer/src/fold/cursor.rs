@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 
-use alluvium_log::{Error, OrderBy, Result};
+use alluvium_log::{Error, Result};
 
 use super::batch::KeyedBatch;
+use super::ranking::Ranking;
 
 /// The place of a merge in one of its inputs.
 #[derive(Debug, Default)]
@@ -21,9 +22,16 @@ pub(super) struct Cursor {
     pub(super) done: bool,
     /// The last key of the batch before, which the next one must not fall behind.
     last_key: Option<Vec<u8>>,
+    /// Whether each key is known to come once.
+    is_unique: bool,
 }
 
 impl Cursor {
+    /// In an input that is known to hold each key once, in order.
+    pub(super) fn unique() -> Self {
+        Self { is_unique: true, ..Self::default() }
+    }
+
     /// Whether the loaded batch has been consumed, so that the next one must be loaded.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
@@ -79,13 +87,13 @@ impl Cursor {
     }
 
     /// Takes a batch of at least one row; refuses it if it is not sorted or falls behind the one before.
-    pub(super) fn enter(&mut self, number: usize, batch: &KeyedBatch, by: OrderBy) -> Result<()> {
+    pub(super) fn enter(&mut self, number: usize, batch: &KeyedBatch, by: &Ranking) -> Result<()> {
         if let Some(last) = &self.last_key
-            && batch.key(0) < last.as_slice()
+            && (batch.key(0), !self.is_unique) < (last.as_slice(), true)
         {
             return Err(out_of_order(last, batch.key(0)));
         }
-        self.selection = reduce(batch, by)?;
+        self.selection = if self.is_unique { None } else { reduce(batch, by)? };
         self.batch = number;
         self.pos = 0;
         self.len = self.selection.as_ref().map_or(batch.rows(), Vec::len);
@@ -125,7 +133,7 @@ impl Cursor {
 }
 
 /// The winner of each run of equal keys of a sorted batch, or `None` if all keys differ.
-fn reduce(batch: &KeyedBatch, by: OrderBy) -> Result<Option<Vec<u32>>> {
+fn reduce(batch: &KeyedBatch, by: &Ranking) -> Result<Option<Vec<u32>>> {
     let order = |row: usize| batch.key(row - 1).cmp(batch.key(row));
     let rows = batch.rows();
     let unique = (1..rows).find(|row| order(*row) != Ordering::Less).unwrap_or(rows);

@@ -3,14 +3,15 @@
 //! A hash table over the keys takes three times as long: it looks at a key for each row, far away in memory,
 //! where sorting by a word at hand looks only at the keys that may be equal.
 
-use alluvium_log::{Error, ErrorKind, OrderBy, Result};
-use arrow::compute::interleave_record_batch;
+use alluvium_log::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use super::Bounds;
 use super::batch::{KeyedBatch, check_schema, shared_length};
 use super::bytes::{Weights, batch_bytes};
+use super::copy::copy_rows;
+use super::ranking::Ranking;
 
 /// The rows of a batch that [`fold_batches`] makes.
 const BATCH_ROWS: usize = 8192;
@@ -22,15 +23,15 @@ pub(super) const INDEX_BYTES_PER_ROW: usize = 2 * size_of::<Candidate>();
 ///
 /// The result is in batches of at most 8192 rows and about 64 MiB, and shares no memory with the input.
 pub fn fold_batches(
-    order_by: OrderBy,
+    ranking: impl Into<Ranking>,
     schema: &SchemaRef,
     batches: &[RecordBatch],
 ) -> Result<Vec<RecordBatch>> {
-    fold_batches_bounded(order_by, schema, batches, Bounds::of_rows(BATCH_ROWS))
+    fold_batches_bounded(&ranking.into(), schema, batches, Bounds::of_rows(BATCH_ROWS))
 }
 
 pub(super) fn fold_batches_bounded(
-    order_by: OrderBy,
+    ranking: &Ranking,
     schema: &SchemaRef,
     batches: &[RecordBatch],
     bounds: Bounds,
@@ -44,11 +45,11 @@ pub(super) fn fold_batches_bounded(
     let mut rows = candidates(&batches)?;
     // Room for all rows at once: to grow would take as much again while it copies.
     let winners = Vec::with_capacity(rows.len());
-    let mut contest = Contest { batches: &batches, order_by, winners };
+    let mut contest = Contest { batches: &batches, ranking, winners };
     contest.settle(&mut rows, 0);
     let winners = contest.winners;
     drop(rows);
-    gather(&winners, &batches, bounds)
+    gather(schema, &winners, &batches, bounds)
 }
 
 /// A row that may win.
@@ -83,7 +84,7 @@ fn candidates(batches: &[KeyedBatch]) -> Result<Vec<Candidate>> {
 /// Finds the winners, ascending by key.
 struct Contest<'a> {
     batches: &'a [KeyedBatch],
-    order_by: OrderBy,
+    ranking: &'a Ranking,
     winners: Vec<Candidate>,
 }
 
@@ -151,7 +152,7 @@ impl<'a> Contest<'a> {
         let best = rows.iter().copied().reduce(|best, row| {
             let (batch, best_batch) =
                 (&self.batches[row.batch as usize], &self.batches[best.batch as usize]);
-            let wins = batch.beats(row.row as usize, best_batch, best.row as usize, self.order_by);
+            let wins = batch.beats(row.row as usize, best_batch, best.row as usize, self.ranking);
             if wins { row } else { best }
         });
         self.winners.extend(best);
@@ -159,6 +160,7 @@ impl<'a> Contest<'a> {
 }
 
 fn gather(
+    schema: &SchemaRef,
     winners: &[Candidate],
     batches: &[KeyedBatch],
     bounds: Bounds,
@@ -168,7 +170,7 @@ fn gather(
         .iter()
         .map(|batch| Weights::of(batch.batch(), batch_bytes(batch.batch()), negligible))
         .collect();
-    let sources: Vec<&RecordBatch> = batches.iter().map(KeyedBatch::batch).collect();
+    let sources: Vec<&KeyedBatch> = batches.iter().collect();
     let mut folded = Vec::new();
     let (mut indices, mut bytes) = (Vec::new(), 0);
     for winner in winners {
@@ -176,7 +178,7 @@ fn gather(
         let weight = weights[batch].of_row(row);
         let is_full = indices.len() == bounds.rows || bytes + weight > bounds.bytes;
         if is_full && !indices.is_empty() {
-            folded.push(interleave_record_batch(&sources, &indices)?);
+            folded.push(copy_rows(schema, &sources, &indices)?);
             indices.clear();
             bytes = 0;
         }
@@ -184,7 +186,7 @@ fn gather(
         bytes += weight;
     }
     if !indices.is_empty() {
-        folded.push(interleave_record_batch(&sources, &indices)?);
+        folded.push(copy_rows(schema, &sources, &indices)?);
     }
     Ok(folded)
 }

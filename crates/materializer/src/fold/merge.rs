@@ -7,7 +7,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use super::batch::KeyedBatch;
+use super::cursor::Cursor;
 use super::merger::{Merger, Step};
+use super::ranking::Ranking;
 use super::{BatchStream, Bounds};
 
 /// Rows sorted by key ascending.
@@ -18,6 +21,8 @@ pub enum SortedInput {
     Batches(Vec<RecordBatch>),
     /// Read as the merge gets there.
     Stream(BatchStream),
+    /// Read as the merge gets there, and known to hold each key once: just the ends of its batches are checked.
+    Unique(BatchStream),
 }
 
 impl std::fmt::Debug for SortedInput {
@@ -25,6 +30,7 @@ impl std::fmt::Debug for SortedInput {
         match self {
             Self::Batches(batches) => f.debug_tuple("Batches").field(&batches.len()).finish(),
             Self::Stream(_) => f.write_str("Stream"),
+            Self::Unique(_) => f.write_str("Unique"),
         }
     }
 }
@@ -32,26 +38,46 @@ impl std::fmt::Debug for SortedInput {
 /// Merges sorted inputs of the columns `schema` to one row per key, the winner of all, ascending by key.
 ///
 /// The batches hold up to `batch_rows` rows and about 64 MiB. A batch whose keys are of no other input and
-/// unique comes through without a copy. Holds one batch of each input, and a few batches of its own. An input
+/// unique comes through without a copy; a single [`SortedInput::Unique`] comes through in its own batches. Holds one batch of each input, and a few batches of its own. An input
 /// that is not sorted is an error of kind [`Corrupt`](alluvium_log::ErrorKind::Corrupt). Inputs are asked for
 /// their next batch one at a time, when it is needed: a stream that waits for a network should read ahead.
 pub fn merge(
-    order_by: OrderBy,
+    ranking: impl Into<Ranking>,
     schema: SchemaRef,
-    inputs: Vec<SortedInput>,
+    mut inputs: Vec<SortedInput>,
     batch_rows: usize,
 ) -> BatchStream {
-    merge_bounded(order_by, schema, inputs, Bounds::of_rows(batch_rows))
+    if let [SortedInput::Unique(_)] = inputs.as_slice()
+        && let Some(SortedInput::Unique(only)) = inputs.pop()
+    {
+        return checked(schema, only);
+    }
+    merge_bounded(ranking.into(), schema, inputs, Bounds::of_rows(batch_rows))
+}
+
+/// The one input of a merge, which is its result.
+fn checked(schema: SchemaRef, rows: BatchStream) -> BatchStream {
+    // Of unique keys none compete.
+    let ranking = Ranking::from(OrderBy::default());
+    let mut cursor = Cursor::unique();
+    rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0))
+        .map(move |batch| {
+            let batch = KeyedBatch::try_new(batch?, &schema)?;
+            cursor.enter(0, &batch, &ranking)?;
+            cursor.leave(&batch);
+            Ok(batch.into_batch())
+        })
+        .boxed()
 }
 
 pub(super) fn merge_bounded(
-    order_by: OrderBy,
+    ranking: Ranking,
     schema: SchemaRef,
     inputs: Vec<SortedInput>,
     bounds: Bounds,
 ) -> BatchStream {
     let sources = inputs.into_iter().map(Source::from).collect();
-    let driver = Merger::new(order_by, schema, bounds).map(|merger| Driver {
+    let driver = Merger::new(ranking, schema, bounds).map(|merger| Driver {
         sources,
         merger,
         started: false,
@@ -70,6 +96,7 @@ pub(super) fn merge_bounded(
 enum Source {
     Batches(std::vec::IntoIter<RecordBatch>),
     Stream(BatchStream),
+    Unique(BatchStream),
 }
 
 impl From<SortedInput> for Source {
@@ -77,6 +104,7 @@ impl From<SortedInput> for Source {
         match input {
             SortedInput::Batches(batches) => Self::Batches(batches.into_iter()),
             SortedInput::Stream(stream) => Self::Stream(stream),
+            SortedInput::Unique(stream) => Self::Unique(stream),
         }
     }
 }
@@ -87,7 +115,7 @@ impl Source {
         loop {
             let batch = match self {
                 Self::Batches(batches) => batches.next(),
-                Self::Stream(stream) => stream.try_next().await?,
+                Self::Stream(stream) | Self::Unique(stream) => stream.try_next().await?,
             };
             match batch {
                 Some(batch) if batch.num_rows() == 0 => {}
@@ -136,6 +164,8 @@ impl Driver {
     }
 
     async fn start(&mut self) -> Result<()> {
+        let unique: Vec<bool> =
+            self.sources.iter().map(|source| matches!(source, Source::Unique(_))).collect();
         let opening = stream::iter(std::mem::take(&mut self.sources)).map(|mut source| async {
             let first = source.next().await?;
             Ok::<_, Error>((source, first))
@@ -143,7 +173,7 @@ impl Driver {
         let opened: Vec<_> = opening.buffered(OPENING).try_collect().await?;
         let (sources, firsts) = opened.into_iter().unzip();
         self.sources = sources;
-        self.merger.start(firsts)?;
+        self.merger.start(firsts, &unique)?;
         self.started = true;
         Ok(())
     }

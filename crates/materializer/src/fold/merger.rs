@@ -3,7 +3,7 @@
 //! A tree of losers over the inputs' cursors gives the next key. Where one input is ahead alone for a while,
 //! as a base under a few small overlays is, whole ranges are taken at once.
 
-use alluvium_log::{OrderBy, Result};
+use alluvium_log::Result;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
@@ -11,6 +11,7 @@ use super::Bounds;
 use super::batch::{KeyedBatch, check_schema, shared_length};
 use super::cursor::Cursor;
 use super::output::{Arena, Output, Place};
+use super::ranking::Ranking;
 use super::tree::LoserTree;
 
 /// What a merger got to.
@@ -25,7 +26,7 @@ pub(super) enum Step {
 
 /// The state of a merge between two batches.
 pub(super) struct Merger {
-    order_by: OrderBy,
+    ranking: Ranking,
     schema: SchemaRef,
     bounds: Bounds,
     arena: Arena,
@@ -50,10 +51,10 @@ const STREAK_BEFORE_RUN: usize = 2;
 const WORTHWHILE_RUN: usize = 4;
 
 impl Merger {
-    pub(super) fn new(order_by: OrderBy, schema: SchemaRef, bounds: Bounds) -> Result<Self> {
+    pub(super) fn new(ranking: Ranking, schema: SchemaRef, bounds: Bounds) -> Result<Self> {
         check_schema(&schema)?;
         Ok(Self {
-            order_by,
+            ranking,
             bounds,
             arena: Arena::new(&schema, 0, bounds.bytes)?,
             cursors: Vec::new(),
@@ -70,9 +71,16 @@ impl Merger {
     }
 
     /// Begins with the first batch of each input.
-    pub(super) fn start(&mut self, firsts: Vec<Option<RecordBatch>>) -> Result<()> {
+    ///
+    /// `unique` tells of each whether it is known to hold each key once.
+    pub(super) fn start(
+        &mut self,
+        firsts: Vec<Option<RecordBatch>>,
+        unique: &[bool],
+    ) -> Result<()> {
         self.arena = Arena::new(&self.schema, firsts.len(), self.bounds.bytes)?;
-        self.cursors.resize_with(firsts.len(), Cursor::default);
+        let cursor = |unique: &bool| if *unique { Cursor::unique() } else { Cursor::default() };
+        self.cursors = unique.iter().map(cursor).collect();
         for (input, first) in firsts.into_iter().enumerate() {
             match first {
                 Some(batch) => self.load(input, batch)?,
@@ -110,7 +118,7 @@ impl Merger {
         self.rows_since_sample += batch.rows();
         let number = self.arena.insert(batch);
         self.cursors[input]
-            .enter(number, self.arena.get(number), self.order_by)
+            .enter(number, self.arena.get(number), &self.ranking)
             .map_err(|error| error.context(format_args!("input {input} of a merge")))
     }
 
@@ -158,7 +166,7 @@ impl Merger {
         if let Some(best) = self.pending {
             let (best_batch, batch) = (self.arena.get(best.batch), self.arena.get(head.batch));
             if best_batch.key(best.row) == batch.key(head.row) {
-                if batch.beats(head.row, best_batch, best.row, self.order_by) {
+                if batch.beats(head.row, best_batch, best.row, &self.ranking) {
                     self.pending = Some(head);
                 }
                 return Ok(());

@@ -18,11 +18,13 @@
 mod batch;
 mod budget;
 mod bytes;
+mod copy;
 mod cursor;
 mod memory;
 mod merge;
 mod merger;
 mod output;
+mod ranking;
 mod settings;
 mod spill;
 mod tree;
@@ -37,6 +39,7 @@ use futures::stream::BoxStream;
 pub use budget::{FoldInput, fold};
 pub use memory::fold_batches;
 pub use merge::{SortedInput, merge};
+pub use ranking::Ranking;
 pub use settings::FoldSettings;
 
 /// Batches of one schema, one after the other, until the end or the first error.

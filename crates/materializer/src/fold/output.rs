@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use alluvium_log::Result;
-use arrow::compute::{concat_batches, interleave_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use super::Bounds;
 use super::batch::KeyedBatch;
 use super::bytes::{Weights, batch_bytes};
+use super::copy::{Segment, copy_segments};
 
 /// The batches that rows of a merge still lie in: those under a cursor, and those a cursor has left.
 #[derive(Debug)]
@@ -94,14 +94,6 @@ pub(super) struct Place {
     pub(super) row: usize,
 }
 
-/// Consecutive rows of one batch.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    batch: usize,
-    start: usize,
-    end: usize,
-}
-
 /// Gathers rows, and makes batches of them.
 #[derive(Debug)]
 pub(super) struct Output {
@@ -112,9 +104,6 @@ pub(super) struct Output {
     bytes: usize,
     ready: VecDeque<RecordBatch>,
 }
-
-/// From this mean length on, segments are copied as ranges rather than row by row.
-const RANGE_ROWS: usize = 64;
 
 impl Output {
     pub(super) fn new(schema: SchemaRef, bounds: Bounds) -> Self {
@@ -201,35 +190,25 @@ impl Output {
     }
 
     fn build(&self, arena: &Arena) -> Result<RecordBatch> {
-        let slice = |segment: &Segment| {
-            arena.get(segment.batch).batch().slice(segment.start, segment.end - segment.start)
-        };
         if let [only] = self.segments.as_slice() {
             // A slice keeps its whole batch in memory, so a copy is better for a small part of one.
-            let part = only.end - only.start;
-            if part * 2 >= arena.get(only.batch).rows().min(self.bounds.rows) {
-                return Ok(slice(only));
+            let of = arena.get(only.batch);
+            if only.rows() * 2 >= of.rows().min(self.bounds.rows) {
+                return Ok(of.batch().slice(only.start, only.rows()));
             }
-        } else if self.segments.len() * RANGE_ROWS <= self.rows {
-            let slices: Vec<_> = self.segments.iter().map(slice).collect();
-            return Ok(concat_batches(&self.schema, &slices)?);
         }
-        self.interleave(arena)
-    }
-
-    fn interleave(&self, arena: &Arena) -> Result<RecordBatch> {
         const UNUSED: usize = usize::MAX;
         let mut numbers = vec![UNUSED; arena.loaded.len()];
-        let mut batches = Vec::new();
-        let mut indices = Vec::with_capacity(self.rows);
-        for segment in &self.segments {
+        let mut sources = Vec::new();
+        let mut segments = self.segments.clone();
+        for segment in &mut segments {
             let number = &mut numbers[segment.batch];
             if *number == UNUSED {
-                *number = batches.len();
-                batches.push(arena.get(segment.batch).batch());
+                *number = sources.len();
+                sources.push(arena.get(segment.batch));
             }
-            indices.extend((segment.start..segment.end).map(|row| (*number, row)));
+            segment.batch = *number;
         }
-        Ok(interleave_record_batch(&batches, &indices)?)
+        copy_segments(&self.schema, &sources, &segments)
     }
 }

@@ -82,6 +82,24 @@ impl Columns {
         &self.schema
     }
 
+    /// The field of the value that a column shows, and its type.
+    pub(super) fn value_field(&self, column: &str) -> Option<(&str, &DataType)> {
+        let (index, field) = self.schema.column_with_name(column)?;
+        match self.origins.get(index)? {
+            Origin::Value(name) => Some((name, field.data_type())),
+            _ => None,
+        }
+    }
+
+    /// The deciding columns that are not shown.
+    pub(super) fn unread(&self) -> Vec<&'static str> {
+        let is_shown = |name: &str| self.origins.contains(&Origin::Row(name.to_owned()));
+        [STATE_KEY, VERSION, EVENT_TIME, COMMIT, APPEND_SEQ]
+            .into_iter()
+            .filter(|name| !is_shown(name))
+            .collect()
+    }
+
     /// Only some of the columns, in the order asked for.
     pub(super) fn project(&self, projection: Option<&Vec<usize>>) -> Result<Self> {
         let Some(projection) = projection else { return Ok(self.clone()) };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{DataFile, KeyFilter, Result, RowFilter, STATE_KEY};
+use alluvium_log::{DataFile, KeyFilter, ReadHints, Result, RowFilter, STATE_KEY};
 use alluvium_materializer::BatchStream;
 use arrow::datatypes::{FieldRef, SchemaRef};
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use super::columns::Columns;
 use super::errors::to_datafusion;
 use super::exec::{Estimate, RowSource, ScanExec};
 use super::keys::{key_filter, narrows_keys};
+use super::values::value_bounds;
 use crate::basis::Basis;
 use crate::point::Point;
 use crate::reader::Reader;
@@ -88,7 +89,11 @@ impl TableProvider for LiveTable {
         &self,
         filters: &[&Expr],
     ) -> DataFusionResult<Vec<TableProviderFilterPushDown>> {
-        Ok(filters.iter().map(|filter| support(narrows_keys(filter))).collect())
+        let useful = |filter: &Expr| {
+            narrows_keys(filter)
+                || !value_bounds(std::slice::from_ref(filter), &self.columns).is_empty()
+        };
+        Ok(filters.iter().map(|filter| support(useful(filter))).collect())
     }
 
     async fn scan(
@@ -105,7 +110,8 @@ impl TableProvider for LiveTable {
             .await
             .map_err(to_datafusion)?;
         let columns = self.columns.project(projection).map_err(to_datafusion)?;
-        let exact = self.exact_rows(&keys);
+        let bounds = value_bounds(filters, &self.columns);
+        let exact = if bounds.is_empty() { self.exact_rows(&keys) } else { None };
         let rows = exact.unwrap_or_else(|| self.estimated_rows(&keys));
         let files = sources.base_files + sources.run_files + sources.log_files;
         let estimate = Estimate { rows: Some(rows), exact: exact.is_some(), files, pruned: 0 };
@@ -121,7 +127,10 @@ impl TableProvider for LiveTable {
             describe_keys(&keys),
         );
         let schema = columns.schema().clone();
+        let hints =
+            ReadHints { unread: columns.unread(), bounds: value_bounds(filters, &self.columns) };
         let source = LiveRows {
+            hints,
             reader: self.reader.clone(),
             basis: self.basis.clone(),
             point: self.point,
@@ -175,6 +184,7 @@ struct LiveRows {
     point: Point,
     keys: KeyFilter,
     payload: Vec<FieldRef>,
+    hints: ReadHints,
     columns: Arc<Columns>,
     described: String,
 }
@@ -187,8 +197,10 @@ impl RowSource for LiveRows {
     fn open(&self, partitions: usize) -> BoxFuture<'_, Result<Vec<BatchStream>>> {
         async move {
             let (keys, payload) = (self.keys.clone(), self.payload.clone());
-            let streams =
-                self.reader.scan(&self.basis, self.point, keys, payload, partitions).await?;
+            let streams = self
+                .reader
+                .scan_with(&self.basis, self.point, keys, payload, &self.hints, partitions)
+                .await?;
             let shown = streams.into_iter().map(|rows| {
                 let columns = self.columns.clone();
                 rows.map(move |batch| columns.show(&batch?, None)).boxed()

@@ -44,6 +44,7 @@ mod settings;
 mod statement;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use errors::sql_error;
 pub use session::SqlSession;

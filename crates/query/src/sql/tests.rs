@@ -5,3 +5,4 @@ mod equal;
 mod fixture;
 mod plans;
 mod slt;
+mod values;

@@ -42,7 +42,8 @@ fn the_batches_of_a_fold_in_memory_are_bounded_by_rows_and_bytes() {
     rows[50].key.push_str(&"x".repeat(5000));
     let bounds = Bounds { rows: 30, bytes: 2000 };
     let folded =
-        fold_batches_bounded(OrderBy::Version, &schema(), &[batch_of(&rows)], bounds).unwrap();
+        fold_batches_bounded(&OrderBy::Version.into(), &schema(), &[batch_of(&rows)], bounds)
+            .unwrap();
     assert_are(&folded, &rows);
     for batch in folded {
         assert!(batch.num_rows() == 1 || batch_bytes(&batch) <= 4000);

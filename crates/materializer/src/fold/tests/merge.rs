@@ -216,7 +216,7 @@ fn batches_are_bounded_by_bytes_as_well() {
             })
             .collect();
         let bounds = Bounds { rows: 1000, bytes: 10_000 };
-        let merged = merge_bounded(OrderBy::EventTime, schema(), inputs, bounds);
+        let merged = merge_bounded(OrderBy::EventTime.into(), schema(), inputs, bounds);
         let batches = block_on(assert_gives(merged, &model(&rows, OrderBy::EventTime)));
         for batch in batches {
             let bytes = batch_bytes(&batch);
