@@ -178,6 +178,11 @@ impl Store {
         self.inner.storage.label()
     }
 
+    /// Where time comes from.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
     /// The settings it was opened with.
     pub fn settings(&self) -> &StoreSettings {
         &self.inner.settings

@@ -38,7 +38,7 @@ pub const PAGE_ROWS: usize = 2_048;
 const DICTIONARY_BYTES: usize = 16 * 1024;
 /// Longest key that stands in a file's statistics as it is.
 const MAX_STATISTICS_KEY: usize = 256;
-const MICROS_PER_DAY: i64 = 86_400_000_000;
+pub(crate) const MICROS_PER_DAY: i64 = 86_400_000_000;
 
 /// A file ready to be written.
 #[derive(Debug, Clone)]
@@ -103,15 +103,6 @@ fn split_by_day(rows: &RecordBatch) -> Result<BTreeMap<i64, Vec<u32>>> {
     }
     if let Some((known, list)) = current {
         days.insert(known, list);
-    }
-    if days.len() > MAX_DAYS_PER_APPEND {
-        return Err(Error::new(
-            ErrorKind::LimitExceeded,
-            format!(
-                "the rows span {} days, and one append may span {MAX_DAYS_PER_APPEND}: append them in several batches, by event time",
-                days.len()
-            ),
-        ));
     }
     Ok(days)
 }

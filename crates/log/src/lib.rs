@@ -75,7 +75,7 @@ pub use read::{
     ReadHints, ReadSpec, RowFilter, RowStream, is_upsert_column, read_file, read_file_with,
     upsert_column,
 };
-pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME};
+pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use storage::{Durability, Storage, validate_state_name};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CommitInfo, CommitSpan, DataFile, FileAdd, FileCommits,

@@ -17,7 +17,8 @@ use crate::columns::{
 };
 use crate::conform::conform;
 use crate::definition::StateDefinition;
-use crate::error::{Error, Result};
+use crate::encode::{MAX_DAYS_PER_APPEND, MICROS_PER_DAY};
+use crate::error::{Error, ErrorKind, Result};
 use crate::order::OrderBy;
 use crate::required::check_required;
 
@@ -31,6 +32,21 @@ pub const MAX_EVENT_TIME: i64 = 253_402_300_799_999_999;
 pub(crate) struct LogRows {
     pub(crate) batch: RecordBatch,
     pub(crate) definition: Arc<StateDefinition>,
+    /// The days that the rows span, counted from 1970; each is a file.
+    pub(crate) days: Vec<i64>,
+}
+
+/// Refuses changes that an append to a state of this definition would refuse; nothing is written, nor must the state exist.
+///
+/// # Errors
+/// As of [`crate::Log::append`] for the same changes.
+pub fn check_changes(
+    changes: &RecordBatch,
+    definition: &Arc<StateDefinition>,
+    clock: &Arc<dyn Clock>,
+) -> Result<()> {
+    let versions = HybridClock::new(clock.clone());
+    LogRows::from_changes(changes, definition, &versions, clock.as_ref()).map(|_| ())
 }
 
 /// The schema of [`LogRows`].
@@ -70,6 +86,7 @@ impl LogRows {
         let deletes = delete_mask(changes)?;
         let (version, event_time) = complete_order(changes, definition, versions, clock, &keys)?;
         check_times(&event_time, definition, clock, &keys)?;
+        let days = days_of(&event_time)?;
 
         let offered = match changes.column_by_name(STATE_VALUE) {
             Some(column) => column.clone(),
@@ -105,7 +122,7 @@ impl LogRows {
             rows_schema(&definition.stored_fields()),
             vec![Arc::new(keys), Arc::new(version), Arc::new(event_time), Arc::new(op_type), value],
         )?;
-        Ok(Self { batch, definition })
+        Ok(Self { batch, definition, days })
     }
 
     /// The same rows with room for the fields of a grown definition.
@@ -118,7 +135,7 @@ impl LogRows {
         let mut columns: Vec<ArrayRef> = self.batch.columns()[..4].to_vec();
         columns.push(value);
         let batch = RecordBatch::try_new(rows_schema(&stored), columns)?;
-        Ok(Self { batch, definition: definition.clone() })
+        Ok(Self { batch, definition: definition.clone(), days: self.days.clone() })
     }
 }
 
@@ -255,6 +272,25 @@ fn check_times(
         "outside of the years 0001 to 9999".to_owned()
     };
     Err(Error::invalid(format!("{}: event_time {shown} is {rule}", row_name(keys, row))))
+}
+
+/// The days that rows span; refused when they are too many for one append.
+fn days_of(times: &TimestampMicrosecondArray) -> Result<Vec<i64>> {
+    let mut days: Vec<i64> =
+        times.values().iter().map(|time| time.div_euclid(MICROS_PER_DAY)).collect();
+    days.dedup();
+    days.sort_unstable();
+    days.dedup();
+    if days.len() > MAX_DAYS_PER_APPEND {
+        return Err(Error::new(
+            ErrorKind::LimitExceeded,
+            format!(
+                "the rows span {} days, and one append may span {MAX_DAYS_PER_APPEND}: append them in several batches, by event time",
+                days.len()
+            ),
+        ));
+    }
+    Ok(days)
 }
 
 /// An UPSERT has a value, a DELETE has none.

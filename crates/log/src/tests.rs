@@ -122,3 +122,20 @@ async fn concurrent_appends_share_commits_and_none_is_lost() {
     assert_eq!(read_all(&log, RowFilter::default()).await.len(), 64);
     assert!(log.state().version < 64);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_that_wait_together_may_span_more_days_than_one_append() {
+    let storage = Storage::open("memory://", Durability::Os).unwrap();
+    let log = new_log(&storage).await;
+    let days = |first: i64| {
+        let rows: Vec<_> = (first..first + 513).map(|day| ("k", day * 86_400, day)).collect();
+        changes(&rows)
+    };
+    let parts: Vec<_> = (0..3).map(|part| days(part * 513)).collect();
+    let receipts = futures::future::join_all(parts.iter().map(|rows| log.append(rows))).await;
+    assert!(receipts.into_iter().all(|receipt| receipt.unwrap().rows == 513));
+    let rows: Vec<_> = (0..1_025).map(|day| ("k", day * 86_400, day)).collect();
+    let error = log.append(&changes(&rows)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert_eq!(read_all(&log, RowFilter::default()).await.len(), 1_539);
+}

@@ -7,6 +7,7 @@
 //!
 //! Two tasks in a row: while one group is being committed the next one is encoded and uploaded.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use arrow::array::RecordBatch;
@@ -14,6 +15,7 @@ use arrow::compute::concat_batches;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::definition::StateDefinition;
+use crate::encode::MAX_DAYS_PER_APPEND;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{LogInner, Receipt, StagedFile};
 use crate::rows::LogRows;
@@ -118,24 +120,47 @@ async fn stage_groups(
     }
 }
 
-/// Splits a group where two appends add a field of one name with different types: each part stands for itself.
+/// Splits a group where two appends add a field of one name with different types, or span too many days together:
+/// each part stands for itself.
 fn compatible_groups(group: Vec<Waiting>) -> Vec<Vec<Waiting>> {
-    let mut parts: Vec<(Arc<StateDefinition>, Vec<Waiting>)> = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     for waiting in group {
-        let offered = &waiting.rows.definition;
-        match parts.last_mut() {
-            Some((known, part)) if known.fields == offered.fields => part.push(waiting),
-            Some((known, part)) => match merged(known, offered) {
-                Some(both) => {
-                    *known = both;
-                    part.push(waiting);
-                }
-                None => parts.push((offered.clone(), vec![waiting])),
-            },
-            None => parts.push((offered.clone(), vec![waiting])),
+        let joined = parts.last().and_then(|part| part.joined(&waiting.rows));
+        match (parts.last_mut(), joined) {
+            (Some(part), Some(definition)) => {
+                part.definition = definition;
+                part.days.extend(&waiting.rows.days);
+                part.waiting.push(waiting);
+            }
+            _ => parts.push(Part {
+                definition: waiting.rows.definition.clone(),
+                days: waiting.rows.days.iter().copied().collect(),
+                waiting: vec![waiting],
+            }),
         }
     }
-    parts.into_iter().map(|(_, part)| part).collect()
+    parts.into_iter().map(|part| part.waiting).collect()
+}
+
+/// Appends that become one commit.
+struct Part {
+    definition: Arc<StateDefinition>,
+    days: BTreeSet<i64>,
+    waiting: Vec<Waiting>,
+}
+
+impl Part {
+    /// The definition of both together, if the rows can join.
+    fn joined(&self, rows: &LogRows) -> Option<Arc<StateDefinition>> {
+        let added = rows.days.iter().filter(|day| !self.days.contains(day)).count();
+        if self.days.len() + added > MAX_DAYS_PER_APPEND {
+            return None;
+        }
+        if self.definition.fields == rows.definition.fields {
+            return Some(self.definition.clone());
+        }
+        merged(&self.definition, &rows.definition)
+    }
 }
 
 /// The definition that holds the fields of both, if they agree.

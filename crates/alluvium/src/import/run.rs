@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use alluvium_log::{EpochOutcome, Error, Result};
+use alluvium_log::{EpochOutcome, Error, Result, StateDefinition, check_changes};
 use arrow::datatypes::{DataType, Fields};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -16,7 +17,8 @@ use super::ledger::Ledger;
 use super::options::{ImportInput, ImportOptions};
 use super::rejects::Rejects;
 use super::report::{ImportProgress, ImportReport, added_fields};
-use super::target::{Batch, Settled, Sink, create_state, find_state};
+use super::target::{Batch, Settled, Sink, create_state, find_state, plan_state};
+use crate::format::ChangeChunk;
 use crate::raw::RawState;
 use crate::store::Store;
 
@@ -98,7 +100,7 @@ impl Import {
             return Err(Error::invalid("there is no input to import"));
         }
         let found = find_state(&self.store, &self.state, &self.options).await?;
-        if let (Some((state, _)), Some((app_id, number))) = (&found, &self.options.epoch) {
+        if let (Some(state), Some((app_id, number))) = (&found, &self.options.epoch) {
             // A batch that was applied before needs not be read.
             state.log().refresh().await?;
             let last = state.log().last_epoch(app_id).await?;
@@ -113,7 +115,10 @@ impl Import {
         }
         let rejects = self.rejects.as_deref().map(Rejects::open).transpose()?;
         let total_bytes = total_bytes(&self.inputs);
-        let known = found.as_ref().map(|(state, _)| state.definition().fields.clone());
+        let known = match &found {
+            Some(state) => Some(state.definition().fields.clone()),
+            None => self.options.fields.clone(),
+        };
         let pieces = feed::start(self.inputs, &self.options, known, rejects.is_some());
         let mut run = Run {
             store: self.store,
@@ -130,8 +135,8 @@ impl Import {
             bytes_read: 0,
             total_bytes,
         };
-        if let Some((state, created)) = found {
-            run.aim(state, created)?;
+        if let Some(state) = found {
+            run.aim(state, false)?;
         }
         let mut report = run.all(pieces, self.stop).await?;
         report.elapsed = started.elapsed();
@@ -216,14 +221,9 @@ impl Run {
         let Piece { input, index, mut chunk, bytes_read } = piece;
         self.input = input.to_string();
         self.bytes_read = bytes_read;
-        if self.target.is_none() && !chunk.is_empty() {
-            let (state, created) =
-                create_state(&self.store, &self.name, chunk.fields(), &self.options).await?;
-            self.aim(state, created)?;
-        }
-        if let Some(target) = &self.target {
-            let now = target.state.log().clock().now_micros();
-            check_rows(&mut chunk, &target.state.definition(), now)?;
+        let definition = self.definition(&chunk)?;
+        if let Some(definition) = &definition {
+            check_rows(&mut chunk, definition, self.store.clock().now_micros())?;
         }
         if index == 0 && self.options.after_line > 0 {
             skip_lines(&mut chunk, self.options.after_line)?;
@@ -232,6 +232,10 @@ impl Run {
         if let Some(rejects) = self.rejects.as_mut().filter(|_| !chunk.rejects.is_empty()) {
             self.report.rejected += chunk.rejects.len() as u64;
             rejects.write(&input, &chunk.rejects)?;
+        }
+        if let (Some(planned), true) = (definition, self.target.is_none() && !chunk.is_empty()) {
+            self.check_first(&input, &chunk, &planned)?;
+            self.create(&planned.fields).await?;
         }
         let (Some(target), Some(&first_line), Some(&last_line)) =
             (&mut self.target, chunk.lines.first(), chunk.lines.last())
@@ -250,6 +254,37 @@ impl Run {
         self.next_seq += 1;
         let settled = target.sink.push(batch, chunk.changes).await?;
         self.settle(settled)
+    }
+
+    /// What the state is, or will be when it is created for the rows of a chunk; none while there are no rows.
+    fn definition(&self, chunk: &ChangeChunk) -> Result<Option<Arc<StateDefinition>>> {
+        match &self.target {
+            Some(target) => Ok(Some(target.state.definition())),
+            None if chunk.is_empty() => Ok(None),
+            None => {
+                let fields = self.options.fields.as_ref().unwrap_or(chunk.fields());
+                plan_state(fields, &self.options).map(|planned| Some(Arc::new(planned)))
+            }
+        }
+    }
+
+    /// Refuses the first rows of a state that isn't there yet if its log would: what is refused leaves nothing behind.
+    fn check_first(
+        &self,
+        input: &str,
+        chunk: &ChangeChunk,
+        planned: &Arc<StateDefinition>,
+    ) -> Result<()> {
+        check_changes(&chunk.changes, planned, self.store.clock()).map_err(|error| {
+            let (first, last) = (chunk.lines.first(), chunk.lines.last());
+            let line = |line: Option<&u64>| line.copied().unwrap_or_default();
+            error.context(format!("{input}, lines {} to {}", line(first), line(last)))
+        })
+    }
+
+    async fn create(&mut self, fields: &Fields) -> Result<()> {
+        let (state, created) = create_state(&self.store, &self.name, fields, &self.options).await?;
+        self.aim(state, created)
     }
 
     /// Notes what became of batches; the first error counts.
@@ -299,15 +334,10 @@ impl Run {
         if let Some(rejects) = self.rejects.take() {
             rejects.finish()?;
         }
-        let Some(target) = self.target.take() else {
-            if self.report.stopped {
-                return Ok(self.report);
-            }
-            return Err(Error::invalid(format!(
-                "the state {} doesn't exist, and the input has no row to tell its fields ({} were refused): create the state with a schema first",
-                self.name, self.report.rejected
-            )));
-        };
+        if self.target.is_none() && !self.report.stopped {
+            self.create_without_rows().await?;
+        }
+        let Some(target) = self.target.take() else { return Ok(self.report) };
         let Target { state, fields, sink } = target;
         if !self.report.stopped || self.options.epoch.is_none() {
             match sink.commit().await {
@@ -337,11 +367,33 @@ impl Run {
         Ok(report)
     }
 
+    /// Creates the state at the end of inputs without a row that can be taken: only if its fields are given.
+    async fn create_without_rows(&mut self) -> Result<()> {
+        let name = &self.name;
+        if self.report.rejected > 0 {
+            return Err(Error::invalid(format!(
+                "the state {name} doesn't exist, and was not created: every row was rejected ({}); mend them and append again",
+                self.report.rejected
+            )));
+        }
+        let Some(fields) = self.options.fields.clone() else {
+            return Err(Error::invalid(format!(
+                "the state {name} doesn't exist, and was not created: the input has no rows to tell its fields; give its schema"
+            )));
+        };
+        self.create(&fields).await
+    }
+
     fn explain(&self, error: Error) -> Error {
-        match &self.options.epoch {
+        let error = match &self.options.epoch {
             Some(_) => explain_epoch(error, &self.options),
             None => self.ledger.explain(error),
+        };
+        if self.target.is_some() {
+            return error;
         }
+        let text = format!("{}, and the state {} was not created", error.message(), self.name);
+        Error::new(error.kind(), text).with_source(error)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{EpochCommit, EpochOutcome, Error, ErrorKind, Receipt, Result, StateSettings};
+use alluvium_log::{
+    EpochCommit, EpochOutcome, Error, ErrorKind, Receipt, Result, StateDefinition, StateSettings,
+};
 use arrow::array::RecordBatch;
 use arrow::datatypes::Fields;
 use futures::future::BoxFuture;
@@ -35,28 +37,28 @@ pub(super) struct Settled {
     pub(super) outcome: Result<Receipt>,
 }
 
-/// The state as it was found; created at once if its fields are given.
+/// The state, if it is there.
 pub(super) async fn find_state(
     store: &Store,
     name: &str,
     options: &ImportOptions,
-) -> Result<Option<(RawState, bool)>> {
-    let found = match store.raw_state(name).await {
-        Ok(state) => Some(state),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    match (found, &options.fields) {
-        (Some(state), _) => {
+) -> Result<Option<RawState>> {
+    match store.raw_state(name).await {
+        Ok(state) => {
             check_order(&state, options)?;
-            Ok(Some((state, false)))
+            Ok(Some(state))
         }
-        (None, Some(fields)) => store.create_state(name, fields, settings(options)).await.map(Some),
-        (None, None) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-/// Creates the state with inferred fields. If somebody else was faster, the import goes on with theirs.
+/// What a state with these fields will be, to check its first rows against before anything of it is there.
+pub(super) fn plan_state(fields: &Fields, options: &ImportOptions) -> Result<StateDefinition> {
+    StateDefinition::new(fields, settings(options))
+}
+
+/// Creates the state. If somebody else was faster and no fields were asked for, the import goes on with theirs.
 pub(super) async fn create_state(
     store: &Store,
     name: &str,
@@ -64,7 +66,7 @@ pub(super) async fn create_state(
     options: &ImportOptions,
 ) -> Result<(RawState, bool)> {
     match store.create_state(name, fields, settings(options)).await {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && options.fields.is_none() => {
             let Ok(state) = store.raw_state(name).await else { return Err(error) };
             check_order(&state, options)?;
             Ok((state, false))

@@ -143,3 +143,53 @@ async fn bad_rows_are_set_aside_with_place_and_reason() {
     );
     assert!(rejects[1].contains("later than now") && rejects[2].contains("no event time"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_append_that_is_refused_leaves_no_state_behind() {
+    let store = Store::open("memory://").await.unwrap();
+    let later: String = (0..1_100)
+        .map(|day| {
+            let time = 1_600_000_000_000_000_i64 + day * 86_400_000_000;
+            let time = crate::format::format_timestamp(time);
+            format!("{{\"key\":\"k{day}\",\"value\":{{\"n\":1}},\"event_time\":\"{time}\"}}\n")
+        })
+        .collect();
+    let declared = |schema: &str| ImportOptions {
+        fields: Some(crate::format::parse_fields(schema).unwrap()),
+        ..ImportOptions::default()
+    };
+    let epoch =
+        ImportOptions { epoch: Some(("job".to_owned(), 1)), ..declared("n BIGINT NOT NULL") };
+    let refused = [
+        ("{\"key\":null,\"value\":{\"n\":1}}\n", ImportOptions::default()),
+        ("{\"key\":\"a\",\"value\":{\"n\":1},\"version\":1}\n", ImportOptions::default()),
+        ("{\"key\":\"a\",\"value\":{\"n\":\"x\"}}\n", declared("n BIGINT")),
+        ("{\"key\":\"a\",\"value\":{\"n\":null}}\n", declared("n BIGINT NOT NULL")),
+        ("{\"key\":\"a\",\"value\":{\"n\":null}}\n", epoch),
+        ("{\"key\":\"a\",\"value\":{}}\n", ImportOptions::default()),
+        (later.as_str(), ImportOptions::default()),
+    ];
+    for (lines, options) in refused {
+        let error = import(&store, lines, options).await.unwrap_err();
+        let shown: String = lines.chars().take(100).collect();
+        assert!(error.to_string().contains("the state s was not created"), "{shown}: {error}");
+        assert!(store.state_names().await.unwrap().is_empty(), "{shown}: {error}");
+    }
+    let good =
+        import(&store, "{\"key\":\"a\",\"value\":{\"n\":1}}\n", declared("n BIGINT NOT NULL"));
+    assert!(good.await.unwrap().created);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_is_not_created_for_rows_that_are_all_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rejects.jsonl");
+    let store = Store::open("memory://").await.unwrap();
+    let lines =
+        "{nonsense\n{\"key\":\"b\",\"value\":{\"n\":2},\"event_time\":\"2999-01-01T00:00:00Z\"}\n";
+    let import = Import::new(&store, "s", text(lines)).rejects(&path);
+    let error = import.run().await.unwrap_err();
+    assert!(error.to_string().contains("every row was rejected (2)"), "{error}");
+    assert!(store.state_names().await.unwrap().is_empty());
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+}
