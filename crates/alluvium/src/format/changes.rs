@@ -26,10 +26,11 @@ use super::jsonl::JsonlReader;
 pub struct ChangeMapping {
     /// The columns of the key, in order; none when the input holds native changes.
     ///
-    /// One column is the key as its text. Several are encoded by [`encode_key`](super::encode_key): the text of a
-    /// CSV cell or a string as it is, integers and other types as docs/formats.md §7 says. The key's
-    /// columns are not part of the value.
+    /// One column is the key as its text. Several are encoded by [`encode_key`](super::encode_key), each part by its type
+    /// as docs/formats.md §7 says: of a CSV cell, by how it is written. The key's columns are not part of the value.
     pub key: Vec<String>,
+    /// Whether every part of a key of several columns is its text, integers too.
+    pub text_key_parts: bool,
     /// The column of the event time (a TIMESTAMP, or RFC 3339 with an offset); it is not part of the value.
     pub event_time: Option<String>,
     /// The column of the version (an integer, or its digits); it is not part of the value.
@@ -44,6 +45,7 @@ impl Default for ChangeMapping {
     fn default() -> Self {
         Self {
             key: Vec::new(),
+            text_key_parts: false,
             event_time: None,
             version: None,
             null_tokens: Vec::new(),

@@ -239,7 +239,8 @@ impl ColumnarReader {
             parts.push(find(Column::Key(place)).unwrap_or_else(absent));
         }
         let whole = |fault: Fault| self.policy.whole(fault);
-        let key = keys(&parts, caster).map_err(whole)?;
+        let style = self.options.mapping.part_style();
+        let key = keys(&parts, style, caster).map_err(whole)?;
         let version = versions(find(Column::Version), rows, caster).map_err(whole)?;
         let event_time = event_times(find(Column::EventTime), rows, caster).map_err(whole)?;
         let op = match find(Column::Op) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use alluvium_log::event_time_type;
+use alluvium_log::{encode_key, event_time_type};
 use arrow::array::{
     Array, ArrayRef, AsArray, Int64Array, StringBuilder, TimestampMicrosecondArray, new_null_array,
 };
@@ -15,28 +15,31 @@ use arrow::datatypes::{
 use super::canonical::{Caster, is_instant};
 use super::ddl::format_type;
 use super::fault::Fault;
+use super::key_part::{self, PartStyle};
 use super::rows::{null_key, parse_event_time, parse_version};
 use super::time;
-use alluvium_log::{encode_key, integer_key_part};
 
 /// The keys of the rows, from one column or several.
-pub(crate) fn keys(parts: &[(&str, ArrayRef)], caster: &mut Caster) -> Result<ArrayRef, Fault> {
+pub(crate) fn keys(
+    parts: &[(&str, ArrayRef)],
+    style: PartStyle,
+    caster: &mut Caster,
+) -> Result<ArrayRef, Fault> {
     let rows = parts.first().map_or(0, |(_, array)| array.len());
-    let is_composite = parts.len() > 1;
     let mut keys = StringBuilder::with_capacity(rows, rows * 16);
     for (name, array) in parts {
-        check_key_type(array.data_type(), is_composite).map_err(|fault| fault.in_field(name))?;
+        check_key_type(array.data_type(), style).map_err(|fault| fault.in_field(name))?;
     }
     for row in 0..rows {
         let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(parts.len());
         for (name, array) in parts {
-            match key_part(array.as_ref(), row, is_composite) {
+            match part(array.as_ref(), row, style) {
                 Some(text) => texts.push(text),
                 None => caster.note(row, null_key(name)),
             }
         }
         match texts.as_slice() {
-            [single] if !is_composite => keys.append_value(single),
+            [single] if parts.len() == 1 => keys.append_value(single),
             texts if texts.len() == parts.len() => {
                 let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
                 keys.append_value(encode_key(&texts));
@@ -47,12 +50,12 @@ pub(crate) fn keys(parts: &[(&str, ArrayRef)], caster: &mut Caster) -> Result<Ar
     Ok(Arc::new(keys.finish()))
 }
 
-fn check_key_type(data_type: &DataType, is_composite: bool) -> Result<(), Fault> {
+fn check_key_type(data_type: &DataType, style: PartStyle) -> Result<(), Fault> {
     match data_type {
         DataType::Utf8 | DataType::Boolean | DataType::Date32 => Ok(()),
         DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Ok(()),
         DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => Ok(()),
-        DataType::Decimal128(_, 0) if !is_composite => Ok(()),
+        DataType::Decimal128(_, 0) if style == PartStyle::Text => Ok(()),
         other => Err(Fault::new(format!(
             "a column of {} can't be a key: cast it to STRING or BIGINT",
             format_type(other)
@@ -60,25 +63,18 @@ fn check_key_type(data_type: &DataType, is_composite: bool) -> Result<(), Fault>
     }
 }
 
-fn key_part<'a>(array: &'a dyn Array, row: usize, is_composite: bool) -> Option<Cow<'a, str>> {
+fn part<'a>(array: &'a dyn Array, row: usize, style: PartStyle) -> Option<Cow<'a, str>> {
     if array.is_null(row) {
         return None;
     }
-    let integer = |value: i64| {
-        Cow::Owned(if is_composite { integer_key_part(value) } else { value.to_string() })
-    };
+    let integer = |value: i64| Cow::Owned(key_part::integer(value, style));
     Some(match array.data_type() {
         DataType::Utf8 => Cow::Borrowed(array.as_string::<i32>().value(row)),
         DataType::Int8 => integer(array.as_primitive::<Int8Type>().value(row).into()),
         DataType::Int16 => integer(array.as_primitive::<Int16Type>().value(row).into()),
         DataType::Int32 => integer(array.as_primitive::<Int32Type>().value(row).into()),
         DataType::Int64 => integer(array.as_primitive::<Int64Type>().value(row)),
-        DataType::Boolean => Cow::Borrowed(match (array.as_boolean().value(row), is_composite) {
-            (true, true) => "1",
-            (false, true) => "0",
-            (true, false) => "true",
-            (false, false) => "false",
-        }),
+        DataType::Boolean => Cow::Borrowed(key_part::boolean(array.as_boolean().value(row), style)),
         DataType::Date32 => {
             Cow::Owned(time::format_date(array.as_primitive::<Date32Type>().value(row)))
         }

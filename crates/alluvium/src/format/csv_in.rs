@@ -1,8 +1,9 @@
 //! Changes from CSV files: a header row, records by a mapping.
 //!
 //! An empty cell is null, quoted or not, and so is each of the mapping's null tokens; so an empty string can't be
-//! given by CSV. The key is the text of its cells, so that `007` stays `007`.
+//! given by CSV. A key of one column is the text of its cell, so that `007` stays `007`; see [`super::key_part`] for several.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::Read;
 
@@ -16,6 +17,7 @@ use super::ddl::refuse_same_names;
 use super::fault::{Fault, quote_name};
 use super::infer::{CellInference, case_clash};
 use super::input::{Bytes, read_error};
+use super::key_part;
 use super::lines::MAX_LINE_BYTES;
 use super::rows::{Head, RowSink, find_roles, null_key, parse_event_time, parse_version};
 use alluvium_log::encode_key;
@@ -259,7 +261,7 @@ impl CsvReader {
         let rows = self.rows.get(start..self.next_row).unwrap_or_default();
         let mut lines = Vec::with_capacity(rows.len());
         let mut texts = self.policy.needs_texts(&self.fields).then(Vec::new);
-        let mut key = vec![""; mapping.key.len()];
+        let mut key = vec![Cow::Borrowed(""); mapping.key.len()];
         for row in rows {
             let pushed = match &row.refused {
                 Some(reason) => Err(Fault::new(reason)),
@@ -291,9 +293,10 @@ impl CsvReader {
         &'a self,
         sink: &mut RowSink,
         cells: &'a StringRecord,
-        key: &mut [&'a str],
+        key: &mut [Cow<'a, str>],
     ) -> Result<(), Fault> {
         let mapping = &self.options.mapping;
+        let style = mapping.part_style();
         let mut head = Head { key: "".into(), is_delete: false, version: None, event_time: None };
         for ((cell, column), name) in cells.iter().zip(&self.columns).zip(&self.header) {
             let is_null = is_null(cell, &mapping.null_tokens);
@@ -312,7 +315,7 @@ impl CsvReader {
                     }
                     sink.push_key_part(*place, cell)?;
                     if let Some(part) = key.get_mut(*place) {
-                        *part = cell;
+                        *part = key_part::cell(cell, style);
                     }
                 }
                 _ if is_null => {}
@@ -329,8 +332,11 @@ impl CsvReader {
         }
         sink.close_value();
         head.key = match key {
-            [single] => (*single).into(),
-            parts => encode_key(parts).into(),
+            [single] => single.clone(),
+            parts => {
+                let texts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+                encode_key(&texts).into()
+            }
         };
         sink.push_head(&head)
     }

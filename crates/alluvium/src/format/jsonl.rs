@@ -13,9 +13,10 @@ use super::fault::{Fault, quote_name};
 use super::infer::Inference;
 use super::input::Bytes;
 use super::json::{Json, parse_json};
+use super::key_part::{self, PartStyle};
 use super::lines::{Block, Lines};
 use super::rows::{Head, RowSink, null_key, parse_event_time, parse_version};
-use alluvium_log::{encode_key, integer_key_part};
+use alluvium_log::encode_key;
 
 type Entries<'a> = [(Cow<'a, str>, Json<'a>)];
 
@@ -275,14 +276,14 @@ fn mapped_head<'a>(
     let mut parts: Vec<Option<Cow<'a, str>>> = vec![None; mapping.key.len()];
     let mut head =
         Head { key: Cow::Borrowed(""), is_delete: false, version: None, event_time: None };
-    let is_composite = mapping.key.len() > 1;
+    let style = mapping.part_style();
     for (name, given) in entries {
         match mapping.role(name) {
             None => {}
             Some(Role::Version) => head.version = json_version(given, name)?,
             Some(Role::EventTime) => head.event_time = json_event_time(given, name)?,
             Some(Role::Key(place)) => {
-                let part = json_key(given, name, is_composite)?;
+                let part = json_key(given, name, style)?;
                 each_part(place, plain_key(given).unwrap_or(&part))?;
                 if let Some(slot) = parts.get_mut(place) {
                     *slot = Some(part);
@@ -294,7 +295,7 @@ fn mapped_head<'a>(
     for (name, part) in mapping.key.iter().zip(parts) {
         texts.push(part.ok_or_else(|| null_key(name))?);
     }
-    head.key = if is_composite {
+    head.key = if texts.len() > 1 {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         Cow::Owned(encode_key(&texts))
     } else {
@@ -304,25 +305,19 @@ fn mapped_head<'a>(
 }
 
 /// A part of a key: strings and integers as they are, integers of a composite key in their ordered form.
-fn json_key<'a>(
-    given: &'a Json<'_>,
-    name: &str,
-    is_composite: bool,
-) -> Result<Cow<'a, str>, Fault> {
+fn json_key<'a>(given: &'a Json<'_>, name: &str, style: PartStyle) -> Result<Cow<'a, str>, Fault> {
     match given {
         Json::String(text) => Ok(Cow::Borrowed(text)),
         Json::Null => Err(null_key(name)),
         Json::Number(text) => match text.parse::<i64>() {
-            Ok(number) if is_composite => Ok(Cow::Owned(integer_key_part(number))),
-            Ok(number) => Ok(Cow::Owned(number.to_string())),
+            Ok(number) => Ok(Cow::Owned(key_part::integer(number, style))),
             Err(_) => Err(Fault::new(format!(
                 "a key is a string or a BIGINT, not {}: give it as a string",
                 given.describe()
             ))
             .in_field(name)),
         },
-        Json::Bool(value) if is_composite => Ok(Cow::Borrowed(if *value { "1" } else { "0" })),
-        Json::Bool(value) => Ok(Cow::Borrowed(if *value { "true" } else { "false" })),
+        Json::Bool(value) => Ok(Cow::Borrowed(key_part::boolean(*value, style))),
         other => {
             let why = format!("a key is a string or a BIGINT, not {}", other.describe());
             Err(Fault::new(why).in_field(name))

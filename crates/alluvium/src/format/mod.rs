@@ -23,7 +23,7 @@ mod input;
 mod json;
 mod json_out;
 mod jsonl;
-
+mod key_part;
 mod leaf;
 mod lines;
 mod number;

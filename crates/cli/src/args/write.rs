@@ -39,6 +39,9 @@ pub(crate) struct MappingArgs {
     /// The column of the key, or several with commas between; without it the input is native changes
     #[arg(long, value_name = "C[,C]", value_delimiter = ',')]
     pub(crate) key: Vec<String>,
+    /// Take each part of a key of several columns as its text, also integers and booleans
+    #[arg(long, requires = "key")]
+    pub(crate) text_key: bool,
     /// The column of the event time
     #[arg(long, value_name = "C", requires = "key")]
     pub(crate) event_time: Option<String>,
@@ -59,6 +62,7 @@ impl MappingArgs {
         let usual = if !files.is_empty() && files.iter().all(is_tsv) { b'\t' } else { b',' };
         ChangeMapping {
             key: self.key.clone(),
+            text_key_parts: self.text_key,
             event_time: self.event_time.clone(),
             version: self.version.clone(),
             null_tokens: self.null.clone(),
@@ -137,7 +141,9 @@ Examples:
 
 A native change is a line {\"key\":..,\"op\":..,\"value\":{..},\"version\":..,\"event_time\":..}: op is UPSERT
 when left out, or DELETE; version and event_time may be left out. With --key any records are taken:
-the other columns are the value. A state that doesn't exist is created with the fields found. gzip
+the other columns are the value. In a key of several columns a part is an integer or a boolean where it is
+one: in JSON and Parquet by its type, in CSV by how the cell is written (42 is, 007 is text); with
+--text-key all parts are text. A state that doesn't exist is created with the fields found. gzip
 and zstd files are read as they are. Each batch is in as a whole or not at all; with --app-id and
 --epoch everything is. A pipe that goes on for ever is committed batch by batch: create the state
 first, and give --batch-rows 1 to have each line committed as it comes.")]

@@ -276,3 +276,32 @@ fn damaged_files_are_refused_not_panicked_on() {
     let message = refusal(stream(&odd), mapped(by_key(&["d"])));
     assert!(message.contains("a state does not store the type"), "{message}");
 }
+
+#[test]
+fn a_key_of_several_columns_is_the_same_from_every_format() {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("region", Arc::new(StringArray::from(vec!["eu", "007", "eu"]))),
+        ("id", Arc::new(Int32Array::from(vec![42, -7, 0]))),
+        ("ok", Arc::new(BooleanArray::from(vec![true, false, true]))),
+        ("n", Arc::new(Int32Array::from(vec![1, 2, 3]))),
+    ];
+    let lines = "{\"region\":\"eu\",\"id\":42,\"ok\":true,\"n\":1}\n\
+        {\"region\":\"007\",\"id\":-7,\"ok\":false,\"n\":2}\n\
+        {\"region\":\"eu\",\"id\":0,\"ok\":true,\"n\":3}\n";
+    let cells = "region,id,ok,n\neu,42,true,1\n007,-7,false,2\neu,0,true,3\n";
+    let keys = |text: &[u8], format: InputFormat, text_key_parts: bool| -> Vec<String> {
+        let mapping = ChangeMapping { text_key_parts, ..by_key(&["region", "id", "ok"]) };
+        let options = ReadOptions { format: Some(format), ..mapped(mapping) };
+        let chunks = read(text, options).unwrap();
+        let keys = chunks[0].changes.column(0).as_string::<i32>().clone();
+        keys.iter().map(|key| key.unwrap().to_owned()).collect()
+    };
+    for (is_text, first) in
+        [(false, "eu\0".to_owned() + "09223372036854775850\01"), (true, "eu\042\0true".to_owned())]
+    {
+        let columnar = keys(&stream(&batch(columns.clone())), InputFormat::Arrow, is_text);
+        assert_eq!(columnar[0], first);
+        assert_eq!(keys(lines.as_bytes(), InputFormat::Jsonl, is_text), columnar);
+        assert_eq!(keys(cells.as_bytes(), InputFormat::Csv, is_text), columnar);
+    }
+}
