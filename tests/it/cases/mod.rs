@@ -2,6 +2,7 @@
 
 mod concurrency;
 mod ergonomics;
+mod input;
 mod ordering;
 mod performance;
 mod program;

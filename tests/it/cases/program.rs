@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::stores::Home;
 
 /// The program on a store, with the given environment on top.
-fn program(home: &Home, arguments: &[&str]) -> Command {
+pub(super) fn program(home: &Home, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alluvium-under-test"));
     command
         .args(arguments)
@@ -20,25 +20,25 @@ fn program(home: &Home, arguments: &[&str]) -> Command {
     command
 }
 
-fn start(mut command: Command, input: &str) -> Child {
+pub(super) fn start(mut command: Command, input: &str) -> Child {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child
 }
 
-fn finish(command: Command, input: &str) -> Output {
+pub(super) fn finish(command: Command, input: &str) -> Output {
     start(command, input).wait_with_output().unwrap()
 }
 
 /// What the program writes when it succeeds.
-fn succeed(home: &Home, arguments: &[&str], input: &str) -> String {
+pub(super) fn succeed(home: &Home, arguments: &[&str], input: &str) -> String {
     let output = finish(program(home, arguments), input);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Asserts an exit code, and that the message names each text.
-fn fail(home: &Home, arguments: &[&str], input: &str, code: i32, names: &[&str]) {
+pub(super) fn fail(home: &Home, arguments: &[&str], input: &str, code: i32, names: &[&str]) {
     let output = finish(program(home, arguments), input);
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
@@ -48,16 +48,16 @@ fn fail(home: &Home, arguments: &[&str], input: &str, code: i32, names: &[&str])
     assert!(output.stdout.is_empty(), "{arguments:?}: a failure writes no rows");
 }
 
-fn lines(text: &str) -> Vec<Value> {
+pub(super) fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn change(key: &str, version: i64, n: i64) -> String {
+pub(super) fn change(key: &str, version: i64, n: i64) -> String {
     let line = json!({"key": key, "value": {"n": n}, "version": version, "event_time": "2024-01-15T10:30:00Z"});
     format!("{line}\n")
 }
 
-fn commits(home: &Home) -> usize {
+pub(super) fn commits(home: &Home) -> usize {
     let log = home.table("s", "log").join("_delta_log");
     let names = std::fs::read_dir(log)
         .unwrap()

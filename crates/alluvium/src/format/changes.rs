@@ -35,7 +35,8 @@ pub struct ChangeMapping {
     pub event_time: Option<String>,
     /// The column of the version (an integer, or its digits); it is not part of the value.
     pub version: Option<String>,
-    /// The cells of a CSV file that mean null, besides the empty one. Quotes make no difference.
+    /// The cells of a CSV file that mean null, besides the empty one, quoted or not. An empty token makes `""`
+    /// null too, which is the empty text otherwise.
     pub null_tokens: Vec<String>,
     /// What separates the cells of a CSV file.
     pub delimiter: u8,

@@ -1,18 +1,17 @@
 //! Changes from CSV files: a header row, records by a mapping.
 //!
-//! An empty cell is null, quoted or not, and so is each of the mapping's null tokens; so an empty string can't be
-//! given by CSV. A key of one column is the text of its cell, so that `007` stays `007`; see [`super::key_part`] for several.
+//! An empty cell is null, and so is each of the mapping's null tokens, quoted or not. `""` is the empty text where the
+//! column holds texts, and null elsewhere. A key of one column is the text of its cell, so that `007` stays `007`; see [`super::key_part`] for several.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::io::Read;
 
 use alluvium_log::{Error, ErrorKind, Result};
-use arrow::datatypes::{Field, Fields};
+use arrow::datatypes::{DataType, Field, Fields};
 use csv::{ByteRecord, StringRecord};
 
 use super::changes::{OnBad, ReadOptions, ReaderSchema, Role, SAMPLE_ROWS};
 use super::chunk::{ChangeChunk, Policy, Reject, RowNotes};
+use super::csv_bytes::{CsvBytes, csv_text};
 use super::ddl::refuse_same_names;
 use super::fault::{Fault, quote_name};
 use super::infer::{CellInference, case_clash};
@@ -23,7 +22,7 @@ use super::rows::{Head, RowSink, find_roles, null_key, parse_event_time, parse_v
 use alluvium_log::encode_key;
 
 pub(crate) struct CsvReader {
-    reader: csv::Reader<Guarded>,
+    reader: csv::Reader<CsvBytes>,
     options: ReadOptions,
     policy: Policy,
     header: Vec<String>,
@@ -34,6 +33,17 @@ pub(crate) struct CsvReader {
     /// Rows that could not even be cut into cells.
     rejects: Vec<Reject>,
     is_sampled: bool,
+}
+
+impl Row {
+    /// The cells, and of each whether it is an empty text.
+    fn marked(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.cells.iter().enumerate().map(|(at, cell)| (cell, self.empty_texts.contains(&at)))
+    }
+
+    fn text(&self, delimiter: u8) -> Vec<u8> {
+        csv_text(self.marked().map(|(cell, is_text)| (cell.as_bytes(), is_text)), delimiter)
+    }
 }
 
 /// What a column of the file is.
@@ -49,55 +59,10 @@ enum Column {
 struct Row {
     line: u64,
     cells: StringRecord,
+    /// The places of the cells written `""`, in order.
+    empty_texts: Vec<usize>,
     /// Why inference turned it down.
     refused: Option<String>,
-}
-
-/// The bytes under the CSV parser. It keeps one record, such as one with a quote that never closes, from
-/// filling the memory; and it counts lines, which the parser itself does not place well around `\r\n`.
-struct Guarded {
-    bytes: Bytes,
-    left: usize,
-    offset: u64,
-    /// Where line ends stand that have not been counted yet, and whether each is a line feed.
-    ends: VecDeque<(u64, bool)>,
-    line: u64,
-}
-
-impl Guarded {
-    fn new(bytes: Bytes) -> Self {
-        Self { bytes, left: MAX_LINE_BYTES, offset: 0, ends: VecDeque::new(), line: 1 }
-    }
-
-    /// The line of the record that begins at this byte, or after the line ends that follow it.
-    fn line_at(&mut self, start: u64) -> u64 {
-        let mut start = start;
-        while let Some((at, is_feed)) = self.ends.front().copied().filter(|(at, _)| *at <= start) {
-            self.line += u64::from(is_feed);
-            start = start.max(at + 1);
-            self.ends.pop_front();
-        }
-        self.line
-    }
-}
-
-impl Read for Guarded {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.left == 0 {
-            return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
-        }
-        let limit = buffer.len().min(self.left);
-        let count = self.bytes.read(buffer.get_mut(..limit).unwrap_or_default())?;
-        let read = buffer.get(..count).unwrap_or_default();
-        for (at, byte) in (self.offset..).zip(read) {
-            if matches!(byte, b'\n' | b'\r') {
-                self.ends.push_back((at, *byte == b'\n'));
-            }
-        }
-        self.offset += count as u64;
-        self.left -= count;
-        Ok(count)
-    }
 }
 
 impl CsvReader {
@@ -112,7 +77,7 @@ impl CsvReader {
             .flexible(true)
             .delimiter(options.mapping.delimiter)
             .buffer_capacity(1 << 16)
-            .from_reader(Guarded::new(bytes));
+            .from_reader(CsvBytes::new(bytes));
         let mut header = StringRecord::new();
         let found = reader.read_record(&mut header).map_err(|error| csv_error(&policy, error))?;
         if !found {
@@ -176,7 +141,8 @@ impl CsvReader {
         self.next_row = 0;
         let mut bytes = 0;
         while self.rows.len() < wanted && bytes < self.options.batch_bytes {
-            self.reader.get_mut().left = MAX_LINE_BYTES;
+            let start = self.reader.position().byte();
+            self.reader.get_mut().begin_record(start);
             let mut record =
                 spare.pop().map(|row| row.cells.into_byte_record()).unwrap_or_default();
             let found = self.reader.read_byte_record(&mut record);
@@ -196,10 +162,16 @@ impl CsvReader {
         let start = record.position().map_or(0, csv::Position::byte);
         let line = self.reader.get_mut().line_at(start);
         let width = record.len();
+        let delimiter = self.options.mapping.delimiter;
+        // Few rows need the second look.
+        let empty_texts = match record.iter().any(<[u8]>::is_empty) {
+            true => self.reader.get_ref().quoted_empty_cells(start, delimiter),
+            false => Vec::new(),
+        };
         let fault = if width == self.header.len() {
             match StringRecord::from_byte_record(record) {
                 Ok(cells) => {
-                    self.rows.push(Row { line, cells, refused: None });
+                    self.rows.push(Row { line, cells, empty_texts, refused: None });
                     return Ok(());
                 }
                 Err(error) => {
@@ -216,7 +188,8 @@ impl CsvReader {
             (Fault::new(why), record)
         };
         let (fault, record) = fault;
-        self.policy.refuse(&mut self.rejects, line, fault, || csv_text(record.iter()))
+        let cells = record.iter().enumerate().map(|(at, cell)| (cell, empty_texts.contains(&at)));
+        self.policy.refuse(&mut self.rejects, line, fault, || csv_text(cells, delimiter))
     }
 
     /// Finds the types of the columns that have none, from the rows at hand.
@@ -228,9 +201,12 @@ impl CsvReader {
             }
             let name = self.header.get(at).map_or("", String::as_str);
             let mut inference = CellInference::default();
+            let mut has_empty_text = false;
             for row in &mut self.rows {
                 let cell = row.cells.get(at).unwrap_or("");
-                if is_null(cell, &self.options.mapping.null_tokens) || row.refused.is_some() {
+                if is_null(cell, &self.options.mapping.null_tokens, false) || row.refused.is_some()
+                {
+                    has_empty_text |= row.empty_texts.contains(&at);
                     continue;
                 }
                 let Err(fault) = inference.add(cell) else { continue };
@@ -242,7 +218,8 @@ impl CsvReader {
             }
             let found =
                 inference.finish().map_err(|fault| self.policy.whole(fault.in_field(name)))?;
-            if let Some(data_type) = found {
+            // Where other cells tell a type, an empty text is null or fits; where it stands alone, it is a text.
+            if let Some(data_type) = found.or(has_empty_text.then_some(DataType::Utf8)) {
                 if let Some(column) = self.columns.get_mut(at) {
                     *column = Column::Field(grown.len());
                 }
@@ -265,18 +242,18 @@ impl CsvReader {
         for row in rows {
             let pushed = match &row.refused {
                 Some(reason) => Err(Fault::new(reason)),
-                None => self.push_row(&mut sink, &row.cells, &mut key),
+                None => self.push_row(&mut sink, row, &mut key),
             };
             match pushed {
                 Ok(()) => {
                     lines.push(row.line);
                     if let Some(texts) = &mut texts {
-                        texts.push(csv_text(row.cells.iter().map(str::as_bytes)));
+                        texts.push(row.text(mapping.delimiter));
                     }
                 }
                 Err(fault) => {
                     sink.truncate(lines.len());
-                    let text = || csv_text(row.cells.iter().map(str::as_bytes));
+                    let text = || row.text(mapping.delimiter);
                     self.policy.refuse(&mut rejects, row.line, fault, text)?;
                 }
             }
@@ -289,17 +266,28 @@ impl CsvReader {
         ChangeChunk::new(columns, records, self.fields.clone(), notes, self.policy.clone())
     }
 
+    /// Whether an empty text is a value of the field at this place.
+    fn holds_texts(&self, place: usize) -> bool {
+        let data_type = self.fields.get(place).map(|field| field.data_type());
+        matches!(data_type, Some(DataType::Utf8 | DataType::Binary))
+    }
+
     fn push_row<'a>(
         &'a self,
         sink: &mut RowSink,
-        cells: &'a StringRecord,
+        row: &'a Row,
         key: &mut [Cow<'a, str>],
     ) -> Result<(), Fault> {
         let mapping = &self.options.mapping;
         let style = mapping.part_style();
         let mut head = Head { key: "".into(), is_delete: false, version: None, event_time: None };
-        for ((cell, column), name) in cells.iter().zip(&self.columns).zip(&self.header) {
-            let is_null = is_null(cell, &mapping.null_tokens);
+        for (((cell, is_text), column), name) in row.marked().zip(&self.columns).zip(&self.header) {
+            let holds_texts = match column {
+                Column::Field(place) => self.holds_texts(*place),
+                Column::Mapped(role) => matches!(role, Role::Key(_)),
+                Column::Unknown => false,
+            };
+            let is_null = is_null(cell, &mapping.null_tokens, is_text && holds_texts);
             match column {
                 Column::Field(place) => {
                     let cell = (!is_null).then_some(cell);
@@ -353,20 +341,9 @@ fn find_field(fields: &Fields, name: &str) -> Result<Column, Fault> {
     }
 }
 
-fn is_null(cell: &str, tokens: &[String]) -> bool {
-    cell.is_empty() || tokens.iter().any(|token| token == cell)
-}
-
-/// A record written anew, for the file of rejects.
-fn csv_text<'a>(cells: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
-    // Writing to memory does not fail.
-    let _ = writer.write_record(cells);
-    let mut text = writer.into_inner().unwrap_or_default();
-    if text.last() == Some(&b'\n') {
-        text.pop();
-    }
-    text
+/// Whether a cell means null; `is_text` is whether it is an empty text where there are texts.
+fn is_null(cell: &str, tokens: &[String], is_text: bool) -> bool {
+    (cell.is_empty() && !is_text) || tokens.iter().any(|token| token == cell)
 }
 
 fn csv_error(policy: &Policy, error: csv::Error) -> Error {

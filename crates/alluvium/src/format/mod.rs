@@ -15,6 +15,7 @@ mod changes;
 mod chunk;
 mod columnar;
 mod columnar_head;
+mod csv_bytes;
 mod csv_in;
 mod ddl;
 mod fault;

@@ -48,7 +48,7 @@ pub(crate) struct MappingArgs {
     /// The column of the version
     #[arg(long, value_name = "C", requires = "key")]
     pub(crate) version: Option<String>,
-    /// What means null in a CSV cell, besides nothing; may be repeated
+    /// What means null in a CSV cell, besides nothing; may be repeated. "" is the empty text, unless --null '' is given
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) null: Vec<String>,
     /// What separates CSV cells, one character; a tab for files named .tsv, else a comma

@@ -78,6 +78,43 @@ fn bad_rows_stop_the_read_or_are_set_aside_with_line_and_reason() {
 }
 
 #[test]
+fn two_quotes_are_the_empty_text_and_nothing_is_null() {
+    let schema = "s STRING, n BIGINT, b BINARY, t STRING";
+    let text =
+        "id,s,n,b,t\n\"\",\"\",\"\",\"\",\n1,,,,\"\"\r\n\n\"2\",\"a\"\"\",\"7\",Zg==,\"\"\"\"\n";
+    let values = |options: ReadOptions| -> Vec<String> {
+        let rows = rows(&read(text, options).unwrap());
+        let key = |row: &String| row.split("\"op_type\"").next().unwrap().to_owned();
+        let value = |row: &String| row.split("\"state_value\":").nth(1).unwrap().to_owned();
+        rows.iter().map(|row| key(row) + &value(row)).collect()
+    };
+    let fixed = ReadOptions { schema: fixed(schema), ..csv(by_key(&["id"])) };
+    let expected = [
+        r#"{"state_key":"",{"s":"","n":null,"b":"","t":null}}"#,
+        r#"{"state_key":"1",{"s":null,"n":null,"b":null,"t":""}}"#,
+        r#"{"state_key":"2",{"s":"a\"","n":7,"b":"Zg==","t":"\""}}"#,
+    ];
+    assert_eq!(values(fixed), expected);
+    // Without a schema the type of a column is told by its other cells.
+    let found = values(csv(by_key(&["id"])));
+    assert_eq!(found, expected);
+    let mapping = ChangeMapping { null_tokens: vec![String::new()], ..by_key(&["t"]) };
+    let message = refusal("t,n\n\"\",1\n", csv(mapping));
+    assert!(message.contains("line 2: t: the key is null"), "{message}");
+    let only = rows(&read("id,s\na,\"\"\nb,\n", csv(by_key(&["id"]))).unwrap());
+    assert!(only[0].ends_with(r#"{"s":""}}"#) && only[1].ends_with(r#"{"s":null}}"#), "{only:?}");
+}
+
+#[test]
+fn a_rejected_row_keeps_its_empty_texts_and_its_delimiter() {
+    let mapping = ChangeMapping { delimiter: b';', ..by_key(&["id"]) };
+    let options =
+        ReadOptions { schema: fixed("n BIGINT, s STRING"), on_bad: OnBad::Collect, ..csv(mapping) };
+    let chunks = read("id;n;s;t\na;x;\"\";\n", options).unwrap();
+    assert_eq!(chunks[0].rejects[0].text, b"a;x;\"\";");
+}
+
+#[test]
 fn lines_are_counted_right_around_blank_lines_and_both_line_ends() {
     for end in ["\n", "\r\n"] {
         let text = ["id,n", "a,1", "", "", "b,2", "\"c\n\nc\",3", "d,4"].join(end);
