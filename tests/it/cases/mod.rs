@@ -3,6 +3,7 @@
 mod concurrency;
 mod ergonomics;
 mod input;
+mod operator;
 mod ordering;
 mod performance;
 mod program;

@@ -1,0 +1,25 @@
+//! What an operator at a terminal meets: a query that must be stopped, one torn state among good ones, limits, and
+//! messages that say what to do.
+
+use std::time::{Duration, Instant};
+
+use super::program::{change, program, start, succeed};
+use crate::support::stores::Home;
+
+#[test]
+fn the_first_ctrl_c_ends_a_query_whose_join_is_busy() {
+    let home = Home::new();
+    let input: String = (0..500).map(|n| change(&format!("k{n}"), 1, n)).collect();
+    succeed(&home, &["append", "s"], &input);
+    let query = "SELECT count(*) FROM s a, s b, s c, s d WHERE a.n + b.n + c.n + d.n = -1";
+    let mut child = start(program(&home, &["sql", query]), "");
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(child.try_wait().unwrap().is_none(), "the query must still be running");
+    let begun = Instant::now();
+    let killed =
+        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    let code = child.wait().unwrap().code();
+    assert_eq!(code, Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
