@@ -96,13 +96,7 @@ fn tell(failure: &Failure, console: &mut Console) -> u8 {
     if !matches!(failure, Failure::BrokenPipe) {
         console.stdout.flush().ok();
     }
-    for line in failure.lines() {
-        let line = match line.strip_prefix("error:") {
-            Some(rest) => format!("{}{rest}", console.styled_error("error:")),
-            None => line,
-        };
-        console.say(&line);
-    }
+    console.tell(failure);
     failure.exit_code()
 }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::failure::Failure;
+
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// The surroundings of one run of the program.
@@ -102,6 +104,17 @@ impl Console {
             format!("\u{1b}[1;31m{text}\u{1b}[0m")
         } else {
             text.to_owned()
+        }
+    }
+
+    /// Tells of a failure, its causes on lines of their own.
+    pub(crate) fn tell(&mut self, failure: &Failure) {
+        for line in failure.lines() {
+            let line = match line.strip_prefix("error:") {
+                Some(rest) => format!("{}{rest}", self.styled_error("error:")),
+                None => line,
+            };
+            self.say(&line);
         }
     }
 

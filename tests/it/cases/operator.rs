@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::program::{change, program, start, succeed};
+use super::program::{change, fail, finish, lines, program, start, succeed};
 use crate::support::stores::Home;
 
 #[test]
@@ -22,4 +22,29 @@ fn the_first_ctrl_c_ends_a_query_whose_join_is_busy() {
     let code = child.wait().unwrap().code();
     assert_eq!(code, Some(130));
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn one_torn_state_does_not_keep_verbs_from_the_others() {
+    let home = Home::new();
+    for state in ["a", "torn", "z"] {
+        for version in 1..=3 {
+            succeed(&home, &["append", state], &change("k", version, version));
+        }
+    }
+    std::fs::remove_file(home.commit_file("torn", 2)).unwrap();
+    for verb in ["states", "stats", "materialize", "verify"] {
+        let output = finish(program(&home, &[verb]), "");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(6), "{verb}: {message}");
+        assert!(message.contains("torn/log: commit 2 (00000000000000000002.json)"), "{message}");
+        let states: Vec<_> = lines(&String::from_utf8(output.stdout).unwrap())
+            .into_iter()
+            .map(|line| line["state"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(states, ["a", "z"], "{verb}");
+        if verb != "states" {
+            fail(&home, &[verb, "torn"], "", 6, &["torn"]);
+        }
+    }
 }

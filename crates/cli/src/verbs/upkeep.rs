@@ -12,11 +12,47 @@ use crate::failure::{ExitCodes, Failure};
 use crate::output::TableStyle;
 use crate::progress::{bytes, counted, duration, thousands};
 
-/// The state that is named, or all of them.
-async fn names(store: &Store, state: Option<String>) -> Result<Vec<String>, Failure> {
-    match state {
-        Some(name) => Ok(vec![name]),
-        None => Ok(store.state_names().await?),
+/// The states of a verb: the one that is named, or all of them. What is wrong with one of all does not keep the verb from
+/// the others.
+struct Wanted {
+    names: Vec<String>,
+    is_all: bool,
+    /// The exit code of the first failure.
+    code: u8,
+}
+
+impl Wanted {
+    async fn new(store: &Store, state: Option<String>) -> Result<Self, Failure> {
+        let is_all = state.is_none();
+        let names = match state {
+            Some(name) => vec![name],
+            None => store.state_names().await?,
+        };
+        Ok(Self { names, is_all, code: ExitCodes::OK })
+    }
+
+    /// What was done with a state; nothing when it failed and the others go on.
+    fn done<T>(
+        &mut self,
+        session: &mut Session<'_>,
+        outcome: Result<T, Error>,
+    ) -> Result<Option<T>, Failure> {
+        match outcome {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if !self.is_all => Err(error.into()),
+            Err(error) => {
+                let failure = Failure::from(error);
+                session.console.tell(&failure);
+                self.note(failure.exit_code());
+                Ok(None)
+            }
+        }
+    }
+
+    fn note(&mut self, code: u8) {
+        if self.code == ExitCodes::OK {
+            self.code = code;
+        }
     }
 }
 
@@ -43,8 +79,10 @@ pub(super) async fn materialize(
     drop(session.open().await?);
     let store = session.open_for_writing(Durability::Fsync).await?;
     let mut lines = Vec::new();
-    for name in names(&store, state).await? {
-        let done = store.raw_state(&name).await?.materialize(rebuild).await?;
+    let mut wanted = Wanted::new(&store, state).await?;
+    for name in wanted.names.clone() {
+        let outcome = async { store.raw_state(&name).await?.materialize(rebuild).await }.await;
+        let Some(done) = wanted.done(session, outcome)? else { continue };
         if session.is_table() {
             let line = tell_materialized(&name, &done);
             writeln!(session.console.stdout, "{line}")?;
@@ -55,7 +93,7 @@ pub(super) async fn materialize(
     }
     store.close().await;
     reports::write(session, &lines)?;
-    Ok(ExitCodes::OK)
+    Ok(wanted.code)
 }
 
 fn tell_materialized(state: &str, done: &MaterializeReport) -> String {
@@ -99,9 +137,10 @@ fn tell_materialized(state: &str, done: &MaterializeReport) -> String {
 pub(super) async fn verify(session: &mut Session<'_>, state: Option<String>) -> Outcome {
     let store = session.open().await?;
     let mut lines = Vec::new();
-    let mut is_sound = true;
-    for name in names(&store, state).await? {
-        let found = store.raw_state(&name).await?.verify().await?;
+    let mut wanted = Wanted::new(&store, state).await?;
+    for name in wanted.names.clone() {
+        let outcome = async { store.raw_state(&name).await?.verify().await }.await;
+        let Some(found) = wanted.done(session, outcome)? else { continue };
         if session.is_table() {
             writeln!(session.console.stdout, "{}", tell_verified(&name, &found))?;
         } else {
@@ -109,14 +148,14 @@ pub(super) async fn verify(session: &mut Session<'_>, state: Option<String>) -> 
             lines.push(report(&name, serde_json::to_string(&figures), found.elapsed)?);
         }
         if !found.is_sound() {
-            is_sound = false;
+            wanted.note(ExitCodes::CORRUPT);
             for message in complaints(&name, &found) {
                 session.complain(&message);
             }
         }
     }
     reports::write(session, &lines)?;
-    Ok(if is_sound { ExitCodes::OK } else { ExitCodes::CORRUPT })
+    Ok(wanted.code)
 }
 
 fn tell_verified(state: &str, found: &VerifyReport) -> String {
@@ -155,8 +194,10 @@ fn complaints(state: &str, found: &VerifyReport) -> Vec<String> {
 pub(super) async fn stats(session: &mut Session<'_>, state: Option<String>) -> Outcome {
     let store = session.open().await?;
     let mut lines = Vec::new();
-    for name in names(&store, state).await? {
-        let figures: StateStats = store.raw_state(&name).await?.stats().await?;
+    let mut wanted = Wanted::new(&store, state).await?;
+    for name in wanted.names.clone() {
+        let outcome = async { store.raw_state(&name).await?.stats().await }.await;
+        let Some(figures) = wanted.done(session, outcome)? else { continue };
         if session.is_table() {
             let text = tell_stats(&figures);
             session.console.stdout.write_all(text.as_bytes())?;
@@ -166,7 +207,7 @@ pub(super) async fn stats(session: &mut Session<'_>, state: Option<String>) -> O
         }
     }
     reports::write(session, &lines)?;
-    Ok(ExitCodes::OK)
+    Ok(wanted.code)
 }
 
 fn tell_stats(figures: &StateStats) -> String {
@@ -180,14 +221,14 @@ fn tell_stats(figures: &StateStats) -> String {
         "none yet".to_owned()
     } else {
         let live = figures.snapshot_live_keys.map_or_else(
-            || format!("{} rows", thousands(figures.snapshot_rows)),
+            || counted(figures.snapshot_rows, "row"),
             |live| counted(live, "live key"),
         );
         format!(
-            "{live}, {}, {} base and {} run files, {}, as of commit {}",
+            "{live}, {}, {} and {}, {}, as of commit {}",
             counted(figures.snapshot_tombstones, "tombstone"),
-            figures.base_files,
-            figures.run_files,
+            counted(figures.base_files, "base file"),
+            counted(figures.run_files, "run file"),
             bytes(figures.snapshot_bytes),
             figures.snapshot_commit
         )
@@ -208,8 +249,10 @@ fn tell_stats(figures: &StateStats) -> String {
 pub(super) async fn states(session: &mut Session<'_>) -> Outcome {
     let store = session.open().await?;
     let mut lines = Vec::new();
-    for name in store.state_names().await? {
-        let state = store.raw_state(&name).await?;
+    let mut wanted = Wanted::new(&store, None).await?;
+    for name in wanted.names.clone() {
+        let opened = store.raw_state(&name).await;
+        let Some(state) = wanted.done(session, opened)? else { continue };
         let definition = state.definition();
         let fields = serde_json::Value::from(format_fields(&definition.fields));
         lines.push(format!(
@@ -219,9 +262,9 @@ pub(super) async fn states(session: &mut Session<'_>) -> Outcome {
         ));
     }
     let label = store.label().to_owned();
-    if lines.is_empty() {
+    if wanted.names.is_empty() {
         session.say(&format!("the store {label} has no states"));
     }
     reports::write_as(session, &lines, TableStyle::Rows)?;
-    Ok(ExitCodes::OK)
+    Ok(wanted.code)
 }
