@@ -26,6 +26,8 @@ impl ExitCodes {
     pub const CORRUPT: u8 = 6;
     /// The storage failed.
     pub const STORAGE: u8 = 7;
+    /// The memory that may be used does not suffice.
+    pub const OUT_OF_MEMORY: u8 = 8;
     /// Stopped by the user.
     pub const INTERRUPTED: u8 = 130;
 }
@@ -111,6 +113,7 @@ fn exit_code(kind: ErrorKind) -> u8 {
         | ErrorKind::IdentityChanged => ExitCodes::CONFLICT,
         ErrorKind::Corrupt => ExitCodes::CORRUPT,
         ErrorKind::Storage => ExitCodes::STORAGE,
+        ErrorKind::OutOfMemory => ExitCodes::OUT_OF_MEMORY,
         _ => ExitCodes::FAILED,
     }
 }

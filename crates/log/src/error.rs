@@ -31,8 +31,10 @@ pub enum ErrorKind {
     Corrupt,
     /// The table under this handle is another one than it was: reopen.
     IdentityChanged,
-    /// A stated limit (memory, days, bytes) is exceeded.
+    /// A stated limit (days, rows, bytes) is exceeded.
     LimitExceeded,
+    /// The memory that may be used, or the disk for what is spilled, does not suffice: allow more, or ask for less.
+    OutOfMemory,
     /// The table uses a feature or type that this version does not support.
     Unsupported,
     /// The storage failed: retry when it works again.

@@ -115,13 +115,15 @@ impl FromStr for Point {
 /// Reads a time with its offset; what is finer than a microsecond is refused rather than rounded.
 pub fn parse_time(text: &str) -> Result<i64> {
     let wrong = |why: &str| {
-        Error::invalid(format!("{text:?} is not a time: {why}; write it like 2024-01-15T10:30:00Z"))
+        Error::invalid(format!(
+            "{text:?} is not a time: {why}; write RFC 3339 with an offset, such as 2024-01-15T10:30:00Z or 2024-01-15T11:30:00+01:00"
+        ))
     };
     if text.get(17..19) == Some("60") {
         return Err(wrong("leap seconds have no place in UTC microseconds"));
     }
     let time =
-        chrono::DateTime::parse_from_rfc3339(text).map_err(|error| wrong(&error.to_string()))?;
+        chrono::DateTime::parse_from_rfc3339(text).map_err(|_| wrong(why_not_a_time(text)))?;
     if time.timestamp_subsec_nanos() % 1_000 != 0 {
         return Err(wrong("it is finer than a microsecond"));
     }
@@ -130,4 +132,18 @@ pub fn parse_time(text: &str) -> Result<i64> {
         return Err(wrong("it is outside of the years 0001 to 9999"));
     }
     Ok(micros)
+}
+
+/// What is missing from, or wrong with, a text that is not RFC 3339.
+fn why_not_a_time(text: &str) -> &'static str {
+    let local = text.replacen(' ', "T", 1);
+    if chrono::NaiveDateTime::parse_from_str(&local, "%Y-%m-%dT%H:%M:%S%.f").is_ok()
+        || chrono::NaiveDateTime::parse_from_str(&local, "%Y-%m-%dT%H:%M").is_ok()
+    {
+        "it has no offset, so the instant is not known"
+    } else if chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok() {
+        "it is a day without a time of day"
+    } else {
+        "it is not written as one, or there is no such day or time of day"
+    }
 }

@@ -48,3 +48,51 @@ fn one_torn_state_does_not_keep_verbs_from_the_others() {
         }
     }
 }
+
+#[test]
+fn a_query_without_enough_memory_says_which_setting_to_raise() {
+    let home = Home::new();
+    let text = "x".repeat(2_000);
+    let input: String = (0..12_000)
+        .map(|n| format!("{{\"key\":\"k{n}\",\"value\":{{\"n\":{n},\"t\":\"{text}{n}\"}}}}\n"))
+        .collect();
+    succeed(&home, &["append", "s"], &input);
+    let query = "SELECT count(a.t), count(b.t) FROM s a JOIN s b ON a.t = b.t";
+    fail(&home, &["--memory", "16MiB", "sql", query], "", 8, &["more memory", "--memory"]);
+    succeed(&home, &["--memory", "1GiB", "sql", "SELECT count(*) FROM s"], "");
+    fail(&home, &["--memory", "lots", "sql", query], "", 2, &["512MiB"]);
+}
+
+#[test]
+fn messages_say_what_is_expected_and_what_to_write_instead() {
+    let home = Home::new();
+    succeed(&home, &["append", "Users"], &change("a", 1, 1));
+    for (time, why) in [
+        ("2024-01-15T10:30:00", "it has no offset"),
+        ("2024-01-15 10:30", "it has no offset"),
+        ("2024-01-15", "a day without a time of day"),
+        ("noon", "not written as one"),
+    ] {
+        let example = "RFC 3339 with an offset, such as 2024-01-15T10:30:00Z";
+        fail(&home, &["get", "Users", "a", "--time", time], "", 2, &[why, example]);
+    }
+    let feed = succeed(&home, &["changes", "Users"], "");
+    fail(&home, &["append", "copy"], &feed, 2, &["line 1", "--as-input"]);
+    let feed = succeed(&home, &["changes", "Users", "--as-input"], "");
+    succeed(&home, &["append", "copy"], &feed);
+    for table in ["users", "log.USERS"] {
+        let query = format!("SELECT * FROM {table}");
+        fail(&home, &["sql", &query], "", 3, &["names keep their case, write Users"]);
+    }
+    fail(&home, &["sql", "SELECT * FROM nobody"], "", 3, &["nobody", "SHOW TABLES"]);
+}
+
+#[test]
+fn a_store_in_memory_is_refused_because_it_would_be_gone_at_once() {
+    let home = Home::new();
+    for arguments in [["append", "s"], ["scan", "s"], ["create", "s"]] {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--store", "memory://"]);
+        fail(&home, &arguments, &change("a", 1, 1), 2, &["memory://", "give a folder"]);
+    }
+}

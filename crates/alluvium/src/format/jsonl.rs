@@ -239,6 +239,12 @@ fn native_head<'a>(entries: &'a Entries<'_>) -> Result<Head<'a>, Fault> {
             "value" => value = given,
             "version" => head.version = json_version(given, "version")?,
             "event_time" => head.event_time = json_event_time(given, "event_time")?,
+            "commit" => {
+                return Err(Fault::new(
+                    "a change has no field commit: this is a line of a feed or a history, which tells where a change is stored; \
+                     write the feed with changes --as-input, which leaves that out",
+                ));
+            }
             other => {
                 return Err(Fault::new(format!(
                     "a change has no field {}: it has key, op, value, version and event_time; for records of another \

@@ -43,7 +43,9 @@ impl Span {
 
     fn place(&self) -> String {
         let ((first, from), (last, to)) = (&self.first, &self.last);
-        if first == last {
+        if first == last && from == to {
+            format!("line {from} of {first}")
+        } else if first == last {
             format!("lines {from} to {to} of {first}")
         } else {
             format!("line {from} of {first} to line {to} of {last}")
@@ -100,8 +102,12 @@ impl Ledger {
             (false, Some(commits)) => {
                 let places: Vec<String> = self.landed.iter().map(Span::place).collect();
                 text.push_str(&format!(
-                    "; the import stopped here: {} rows are in already, as {commits}: {}",
-                    self.rows,
+                    "; the import stopped here: {} in already, as {commits}: {}",
+                    if self.rows == 1 {
+                        "1 row is".to_owned()
+                    } else {
+                        format!("{} rows are", self.rows)
+                    },
                     places.join(" and ")
                 ));
                 text.push_str(&self.remedy());

@@ -26,18 +26,22 @@ Exit codes:
   5  conflict: somebody else was faster or took over, or the outcome is not known
   6  stored data is damaged, or verify found a difference
   7  the storage failed
+  8  the memory that may be used (--memory) does not suffice
   130  stopped by Ctrl-C";
 
 /// The state of your streams, kept as an immutable log that you can query.
 #[derive(Debug, Parser)]
 #[command(name = "alluvium", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// The store: a folder, file:///folder, or memory:// [env: ALLUVIUM_STORE]
+    /// The store: a folder, or file:///folder [env: ALLUVIUM_STORE]
     #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// How rows are written: by default a table on a terminal, and JSON lines in a pipe
     #[arg(long, short, global = true, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<OutputFormat>,
+    /// Memory of a query, a fold or a materialization, such as 512MiB or 2GiB; more is spilled to disk [default: 256MiB]
+    #[arg(long, global = true, value_name = "BYTES", value_parser = byte_count, help_heading = GLOBAL)]
+    pub(crate) memory: Option<usize>,
     /// Write nothing but rows and errors
     #[arg(long, short, global = true, help_heading = GLOBAL)]
     pub(crate) quiet: bool,
@@ -46,6 +50,29 @@ pub(crate) struct Cli {
     pub(crate) verbose: u8,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// A number of bytes, with a unit or without.
+fn byte_count(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, usize); 8] = [
+        ("", 1),
+        ("b", 1),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+    ];
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = text.strip_prefix(digits).unwrap_or_default().trim().to_ascii_lowercase();
+    let size = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, size)| *size);
+    let number = digits.parse::<usize>().ok();
+    number
+        .zip(size)
+        .and_then(|(number, size)| number.checked_mul(size))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "give a number of bytes such as 512MiB, 2GiB or 1000000000".to_owned())
 }
 
 /// How rows are written.
@@ -150,6 +177,16 @@ Examples:
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn bytes_are_read_with_their_unit() {
+        let read = |text: &str| super::byte_count(text).ok();
+        assert_eq!(
+            [read("512MiB"), read("2 GiB"), read("7"), read("1kb")],
+            [Some(512 << 20), Some(2 << 30), Some(7), Some(1_000)]
+        );
+        assert_eq!([read("0"), read("x"), read("1TB"), read("1.5GiB"), read("-1")], [None; 5]);
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

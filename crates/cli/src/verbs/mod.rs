@@ -28,8 +28,8 @@ pub(crate) type Outcome = Result<u8, Failure>;
 /// Carries out a command line. In a box, because the demo runs others inside of it.
 pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
     async move {
-        let Cli { store, output, quiet, verbose: _, verb } = cli;
-        let mut session = Session::new(console, store, output, quiet);
+        let Cli { store, output, memory, quiet, verbose: _, verb } = cli;
+        let mut session = Session::new(console, store, output, memory, quiet);
         match verb {
             Verb::Create(args) => create::run(&mut session, args).await,
             Verb::Append(args) => append::run(&mut session, args).await,

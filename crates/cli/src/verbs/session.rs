@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use alluvium::{Durability, Error, ErrorKind, Point, Store};
+use alluvium::{Durability, Error, ErrorKind, Point, Store, StoreSettings};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
@@ -19,6 +19,7 @@ pub(crate) struct Session<'a> {
     pub(crate) console: &'a mut Console,
     store: Option<String>,
     output: Option<OutputFormat>,
+    memory_budget_bytes: usize,
     is_quiet: bool,
     started: Instant,
 }
@@ -28,18 +29,26 @@ impl<'a> Session<'a> {
         console: &'a mut Console,
         store: Option<String>,
         output: Option<OutputFormat>,
+        memory: Option<usize>,
         is_quiet: bool,
     ) -> Self {
-        Self { console, store, output, is_quiet, started: Instant::now() }
+        let memory_budget_bytes = memory.unwrap_or(StoreSettings::default().memory_budget_bytes);
+        Self { console, store, output, memory_budget_bytes, is_quiet, started: Instant::now() }
     }
 
     /// The store's URI, as it was given.
     fn uri(&self) -> Result<String, Failure> {
-        self.store.clone().or_else(|| self.console.store.clone()).ok_or_else(|| {
+        let uri = self.store.clone().or_else(|| self.console.store.clone()).ok_or_else(|| {
             Failure::usage(
                 "no store is named: give --store URI (a folder such as ./store), or set ALLUVIUM_STORE",
             )
-        })
+        })?;
+        if uri.starts_with("memory://") {
+            return Err(Failure::usage(format!(
+                "{uri} would be gone when this command ends: give a folder; stores in memory are for programs that embed the library"
+            )));
+        }
+        Ok(uri)
     }
 
     /// Opens the store to read it: one that isn't there is not made.
@@ -50,7 +59,7 @@ impl<'a> Session<'a> {
                 format!("there is no store {uri}: name another one, or make it by appending");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         }
-        Ok(Store::open(&uri).await?)
+        open_with(&uri, Durability::Fsync, self.memory_budget_bytes).await
     }
 
     /// Opens the store to write to it.
@@ -58,7 +67,7 @@ impl<'a> Session<'a> {
         &mut self,
         durability: Durability,
     ) -> Result<Store, Failure> {
-        Ok(Store::builder(&self.uri()?).durability(durability).open().await?)
+        open_with(&self.uri()?, durability, self.memory_budget_bytes).await
     }
 
     /// The format that was asked for, or the one that suits who reads.
@@ -143,6 +152,15 @@ impl<'a> Session<'a> {
     pub(crate) fn elapsed(&self) -> String {
         duration(self.started.elapsed())
     }
+}
+
+async fn open_with(
+    uri: &str,
+    durability: Durability,
+    memory_budget_bytes: usize,
+) -> Result<Store, Failure> {
+    let builder = Store::builder(uri).durability(durability);
+    Ok(builder.memory_budget_bytes(memory_budget_bytes).open().await?)
 }
 
 /// The rows of a batch that a limit still allows.

@@ -46,6 +46,23 @@ pub fn sql_error(error: DataFusionError) -> Error {
     }
 }
 
+/// The error of a statement that could not be planned over these states: a name in the wrong case is told.
+pub(super) fn planning_error(error: DataFusionError, states: &[String]) -> Error {
+    let error = sql_error(error);
+    let asked = error.message().strip_prefix("table '").and_then(|rest| rest.split('\'').next());
+    let plain = asked.map(|name| name.rsplit('.').next().unwrap_or(name));
+    let same = plain
+        .and_then(|name| states.iter().find(|known| known.eq_ignore_ascii_case(name)))
+        .filter(|known| plain != Some(known.as_str()));
+    match same {
+        Some(known) => {
+            let hint = format!("names keep their case, write {}", written(known));
+            Error::new(error.kind(), format!("{hint}: {}", error.message()))
+        }
+        None => error,
+    }
+}
+
 fn shared(error: &DataFusionError) -> Error {
     match error {
         DataFusionError::External(inner) => match inner.downcast_ref::<Error>() {
@@ -64,6 +81,9 @@ fn told(error: &DataFusionError) -> Error {
     {
         return Error::invalid(unknown_column(field, valid_fields));
     }
+    if let DataFusionError::ResourcesExhausted(details) = error {
+        return out_of_memory(details);
+    }
     let message = error.strip_backtrace();
     // The logical plan's words for an unknown table name it with its catalog.
     if matches!(error, DataFusionError::Plan(_)) && message.contains("table 'alluvium.") {
@@ -81,6 +101,19 @@ fn told(error: &DataFusionError) -> Error {
     Error::new(kind_of(error), message)
 }
 
+/// What to do where memory, or the disk for what is spilled, does not suffice. DataFusion's own words tell of its
+/// operators, which helps nobody who asks.
+fn out_of_memory(details: &str) -> Error {
+    tracing::debug!(details, "a query ran out of memory or of disk to spill to");
+    let what = if details.contains("disk") {
+        "the query spills more to the disk than is allowed: ask for less at once (fewer columns or keys, a narrower WHERE)"
+    } else {
+        "the query needs more memory than it may use: allow more (memory_budget_bytes of the store's settings, --memory of \
+         the program), or ask for less at once (fewer columns or keys, a narrower WHERE)"
+    };
+    Error::new(ErrorKind::OutOfMemory, what)
+}
+
 fn kind_of(error: &DataFusionError) -> ErrorKind {
     match error {
         DataFusionError::SQL(..)
@@ -89,7 +122,6 @@ fn kind_of(error: &DataFusionError) -> ErrorKind {
         | DataFusionError::Configuration(_)
         | DataFusionError::Execution(_) => ErrorKind::InvalidInput,
         DataFusionError::NotImplemented(_) => ErrorKind::Unsupported,
-        DataFusionError::ResourcesExhausted(_) => ErrorKind::LimitExceeded,
         DataFusionError::ObjectStore(_) | DataFusionError::IoError(_) => ErrorKind::Storage,
         DataFusionError::ArrowError(inner, _) => match inner.as_ref() {
             ArrowError::CastError(_)

@@ -12,7 +12,7 @@ use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStat
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 
 use super::catalog::{CATALOG, Pins, STATES, StateCatalog};
-use super::errors::sql_error;
+use super::errors::{planning_error, sql_error};
 use super::functions::{Function, StateFunction};
 use super::settings::SqlSettings;
 use super::statement::parse;
@@ -80,7 +80,10 @@ impl SqlSession {
         let state = context.state();
         let parsed = parse(&state, sql)?;
         pins.pin(&parsed.states).await?;
-        let plan = state.statement_to_plan(parsed.statement).await.map_err(sql_error)?;
+        let plan = state
+            .statement_to_plan(parsed.statement)
+            .await
+            .map_err(|error| planning_error(error, &pins.names()))?;
         let only_reads = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false)

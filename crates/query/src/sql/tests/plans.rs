@@ -268,7 +268,7 @@ async fn more_memory_than_allowed_is_an_error_that_says_so() {
     assert_eq!(collect(&session, sorted).await.unwrap()[0].num_rows(), 1);
     let wide = "(SELECT repeat('x', 1000) || value AS w FROM generate_series(1, 40000))";
     let joined = format!("SELECT count(*) FROM {wide} a JOIN {wide} b ON a.w = b.w");
-    assert_eq!(kind(&session, &joined).await, ErrorKind::LimitExceeded);
+    assert_eq!(kind(&session, &joined).await, ErrorKind::OutOfMemory);
 }
 
 #[test]
