@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use alluvium::{ErrorKind, OrderBy, Point, RawState};
+use alluvium::{ErrorKind, LayoutSettings, OrderBy, Point, RawState, StoreSettings};
+use alluvium_log::KeyFilter;
 use arrow::datatypes::{DataType, Field, Fields};
+use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::support::delta;
 use crate::support::stores::{
-    Home, assert_sound, by_version, commit_of, live, n_batch, n_fields, n_of, ordered_by,
+    Change, Home, assert_sound, by_version, commit_of, live, live_of, n_batch, n_fields, n_of,
+    ordered_by, settings,
 };
 
 async fn append_one(state: &RawState, key: &str, version: i64) -> alluvium::Result<i64> {
@@ -260,4 +263,58 @@ async fn con_10_a_state_that_was_dropped_and_made_again_is_noticed_by_an_old_han
         let error = home.open().await.raw_state("s").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::IdentityChanged, "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn con_06_a_scan_ends_whole_beside_a_rebuild_and_with_an_error_when_its_files_are_removed() {
+    let home = Home::new();
+    let layout = LayoutSettings { small_state_rows: 0, file_rows: 200, lookup_rows: 200 };
+    let store = home.open_with(StoreSettings { layout, batch_rows: 100, ..settings() }).await;
+    let state = by_version(&store, "s").await;
+    let keys: Vec<String> = (0..10_000).map(|n| format!("k{n:05}")).collect();
+    let rows = |version: i64| -> Vec<Change<'_>> {
+        keys.iter().map(|key| (key.as_str(), version, Some(version))).collect()
+    };
+    state.append(&n_batch(&rows(1))).await.unwrap();
+    state.materialize(false).await.unwrap();
+    assert!(state.stats().await.unwrap().base_files >= 50);
+    for is_vacuumed in [false, true] {
+        let version = state.stats().await.unwrap().commit;
+        let mut scan = state.scan(Point::LATEST, KeyFilter::All).await.unwrap();
+        let mut query = store.sql("SELECT state_key, n FROM s").await.unwrap();
+        let mut seen = scan.try_next().await.unwrap().unwrap().num_rows();
+        let mut answered = query.try_next().await.unwrap().unwrap().num_rows();
+        state.append(&n_batch(&rows(version + 1))).await.unwrap();
+        state.materialize(true).await.unwrap();
+        if is_vacuumed {
+            delta::vacuum(&home.table("s", "snapshot")).await;
+        }
+        let scanned: alluvium::Result<()> = async {
+            while let Some(batch) = scan.try_next().await? {
+                assert!(live_of(&batch).iter().all(|row| row.1 == version), "one basis");
+                seen += batch.num_rows();
+            }
+            Ok(())
+        }
+        .await;
+        let queried: alluvium::Result<()> = async {
+            while let Some(batch) = query.try_next().await.map_err(alluvium::sql_error)? {
+                answered += batch.num_rows();
+            }
+            Ok(())
+        }
+        .await;
+        for (outcome, rows) in [(scanned, seen), (queried, answered)] {
+            match outcome {
+                Ok(()) => assert_eq!(rows, 10_000),
+                Err(error) => {
+                    assert!(is_vacuumed, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                    assert!(error.to_string().contains(".parquet"), "{error}");
+                }
+            }
+        }
+        assert_eq!(live(&state, Point::LATEST).await.len(), 10_000);
+    }
+    assert_sound(&state).await;
 }

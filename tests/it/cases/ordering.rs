@@ -117,7 +117,7 @@ async fn ord_05_duplicate_keys_within_one_batch_neither_multiply_nor_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew() {
+async fn ord_07_fifty_thousand_random_rows_fold_incrementally_as_they_do_anew() {
     let home = Home::new();
     let layout = LayoutSettings { small_state_rows: 300, file_rows: 250, lookup_rows: 200 };
     let store =
@@ -127,7 +127,7 @@ async fn ord_07_twenty_thousand_random_rows_fold_incrementally_as_they_do_anew()
     let mut model: std::collections::BTreeMap<String, (i64, bool, u64, Option<i64>)> =
         Default::default();
     let (mut given, mut total, mut step) = (Vec::<(String, i64, Option<i64>)>::new(), 0_u64, 0);
-    while total < 20_000 {
+    while total < 50_000 {
         let mut rows = Vec::new();
         for _ in 0..rng.random_range(1..=500) {
             let row = match rng.random_bool(0.1) && !given.is_empty() {
@@ -206,10 +206,10 @@ async fn ord_10_a_null_key_is_refused_with_its_row_and_nothing_is_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_they_are() {
     let home = Home::new();
-    let layout = LayoutSettings { small_state_rows: 0, file_rows: 2_000, lookup_rows: 16_384 };
+    let layout = LayoutSettings { small_state_rows: 0, file_rows: 20_000, lookup_rows: 16_384 };
     let store = home.open_with(StoreSettings { layout, ..settings() }).await;
     let state = by_version(&store, "s").await;
-    let keys: Vec<String> = (0..10_000).map(|n| format!("k{n:05}")).collect();
+    let keys: Vec<String> = (0..100_000).map(|n| format!("k{n:05}")).collect();
     let rows: Vec<Change<'_>> = keys.iter().map(|key| (key.as_str(), 1, Some(1))).collect();
     state.append(&n_batch(&rows)).await.unwrap();
     state.materialize(false).await.unwrap();
@@ -218,17 +218,17 @@ async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_the
     // Two changes stay a run; so many more that the runs are merged into the ranges which they touch.
     for round in 0..3_i64 {
         let fresh: Vec<String> =
-            (0..=round * 1_200).map(|n| format!("new{round}/{n:05}")).collect();
-        let mut rows: Vec<Change<'_>> = vec![("k05000", 2 + round, Some(2 + round))];
+            (0..=round * 12_000).map(|n| format!("new{round}/{n:05}")).collect();
+        let mut rows: Vec<Change<'_>> = vec![("k50000", 2 + round, Some(2 + round))];
         rows.extend(fresh.iter().map(|key| (key.as_str(), 2, Some(9))));
         state.append(&n_batch(&rows)).await.unwrap();
         state.materialize(false).await.unwrap();
         let after = live(&state, Point::LATEST).await;
         let kept: Vec<_> =
-            after.iter().filter(|row| row.0.starts_with('k') && row.0 != "k05000").collect();
-        let untouched: Vec<_> = before.iter().filter(|row| row.0 != "k05000").collect();
+            after.iter().filter(|row| row.0.starts_with('k') && row.0 != "k50000").collect();
+        let untouched: Vec<_> = before.iter().filter(|row| row.0 != "k50000").collect();
         assert_eq!(kept, untouched);
-        assert_eq!(n_of(&state, Point::LATEST, "k05000").await, Some(2 + round));
+        assert_eq!(n_of(&state, Point::LATEST, "k50000").await, Some(2 + round));
     }
     assert_sound(&state).await;
 }

@@ -6,7 +6,7 @@ use alluvium::{ErrorKind, Lookup, OrderBy, Point, RawState, Store};
 use alluvium_log::KeyFilter;
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int64Array,
-    Int64Builder, MapBuilder, RecordBatch, StructArray,
+    Int64Builder, MapBuilder, RecordBatch, StringArray, StructArray,
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Decimal128Type, Field, Fields, Float64Type, Int64Type};
@@ -14,8 +14,8 @@ use futures::TryStreamExt;
 
 use crate::support::delta;
 use crate::support::stores::{
-    Home, SECOND, START, assert_sound, by_version, create, live, lookup, n_batch, n_of, refused,
-    scan_rows, settings, sql_numbers, sql_texts, upserts, value_batch,
+    DAY, Home, SECOND, START, assert_sound, by_version, commit_of, create, live, lookup, n_batch,
+    n_of, refused, scan_rows, settings, sql_numbers, sql_texts, upserts, value_batch,
 };
 
 async fn value_of(state: &RawState, key: &str, field: &str) -> ArrayRef {
@@ -82,6 +82,33 @@ async fn typ_06_infinities_and_zeros_keep_their_bits_and_the_table_stays_readabl
     );
     assert_sound(&state).await;
     assert_eq!(delta::open(&home.table("s", "log")).await.version(), Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn typ_07_the_two_zeros_are_equal_in_queries_and_stay_what_they_are() {
+    let home = Home::new();
+    let store = home.open().await;
+    let fields = Fields::from(vec![Field::new("d", DataType::Float64, true)]);
+    let state = create(&store, "s", &fields, OrderBy::Version).await;
+    let zeros: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, 1.0]));
+    state.append(&upserts(&["a", "b", "c"], 1, vec![("d", zeros)])).await.unwrap();
+    for step in 0..2 {
+        for (query, expected) in [
+            ("SELECT count(DISTINCT d) FROM s", vec![2]),
+            ("SELECT count(*) FROM s WHERE d = 0", vec![2]),
+            ("SELECT count(*) FROM s WHERE d = -0.0", vec![2]),
+            ("SELECT count(*) AS n FROM s GROUP BY d ORDER BY n", vec![1, 2]),
+            ("SELECT count(*) FROM (SELECT d FROM s UNION SELECT d FROM s)", vec![2]),
+            ("SELECT count(*) FROM s a JOIN s b ON a.d = b.d", vec![5]),
+        ] {
+            assert_eq!(sql_numbers(&store, query).await, expected, "step {step}: {query}");
+        }
+        for (key, bits) in [("a", 0.0_f64.to_bits()), ("b", (-0.0_f64).to_bits())] {
+            let read = value_of(&state, key, "d").await.as_primitive::<Float64Type>().value(0);
+            assert_eq!(read.to_bits(), bits, "step {step}: {key}");
+        }
+        state.materialize(false).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,22 +239,67 @@ async fn typ_09_long_keys_are_found_whole_by_get_range_prefix_and_sql() {
 #[tokio::test(flavor = "multi_thread")]
 async fn typ_10_large_values_stay_out_of_the_delta_log() {
     let home = Home::new();
-    let state = create(
-        &home.open().await,
-        "s",
-        &Fields::from(vec![Field::new("blob", DataType::Binary, true)]),
-        OrderBy::Version,
-    )
-    .await;
+    let fields = Fields::from(vec![
+        Field::new("blob", DataType::Binary, true),
+        Field::new("text", DataType::Utf8, true),
+    ]);
+    let state = create(&home.open().await, "s", &fields, OrderBy::Version).await;
     let blob = vec![7_u8; 5 << 20];
-    let keys = ["a", "b", "c"];
+    let text = "t".repeat(5 << 20);
+    let keys: Vec<String> = (0..10).map(|n| format!("k{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let blobs: ArrayRef = Arc::new(BinaryArray::from_iter_values(keys.iter().map(|_| &blob)));
-    state.append(&upserts(&keys, 1, vec![("blob", blobs)])).await.unwrap();
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(keys.iter().map(|_| &text)));
+    state.append(&upserts(&keys, 1, vec![("blob", blobs), ("text", texts)])).await.unwrap();
     state.materialize(false).await.unwrap();
-    assert!(std::fs::metadata(home.commit_file("s", 1)).unwrap().len() < 100 << 10);
     let snapshot = home.table("s", "snapshot").join("_delta_log/00000000000000000001.json");
-    assert!(std::fs::metadata(snapshot).unwrap().len() < 100 << 10);
-    assert_eq!(value_of(&state, "b", "blob").await.as_binary::<i32>().value(0), blob);
+    for commit in [home.commit_file("s", 1), snapshot] {
+        assert!(std::fs::metadata(commit).unwrap().len() < 100 << 10);
+    }
+    for n in 0..200 {
+        let blobs: ArrayRef = Arc::new(BinaryArray::from_iter_values([&blob[..1 << 20]]));
+        state.append(&upserts(&["k0"], 100 + n, vec![("blob", blobs)])).await.unwrap();
+    }
+    state.log().close().await;
+    assert!(state.log().table().checkpoint().await.unwrap());
+    let log = home.table("s", "log").join("_delta_log");
+    let checkpoint = log.join(format!("{:020}.checkpoint.parquet", commit_of(&state).await));
+    assert!(std::fs::metadata(checkpoint).unwrap().len() < 1 << 20);
+    let again = home.open().await.raw_state("s").await.unwrap();
+    assert_eq!(value_of(&again, "k9", "blob").await.as_binary::<i32>().value(0), blob);
+    assert_eq!(value_of(&again, "k9", "text").await.as_string::<i32>().value(0), text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn typ_13_keys_and_values_of_reserved_characters_survive_optimize_and_vacuum() {
+    let home = Home::new();
+    let fields = Fields::from(vec![Field::new("text", DataType::Utf8, true)]);
+    let state = create(&home.open().await, "s", &fields, OrderBy::Version).await;
+    let mut keys: Vec<String> = (' '..='~').map(|c| format!("x{c}y")).collect();
+    keys.extend(["/lead", "trail/", "..", "é", "日本", "%41", "a=b"].map(str::to_owned));
+    // Each in a commit and on a day of its own: days are the partitions here, and always derived.
+    for (n, key) in (1..).zip(&keys) {
+        let text: ArrayRef = Arc::new(StringArray::from(vec![key.as_str()]));
+        let value = StructArray::try_from(vec![("text", text)]).unwrap();
+        let row = value_batch([key.as_str()], [n], &[START - n * DAY], Arc::new(value));
+        state.append(&row).await.unwrap();
+    }
+    keys.sort();
+    for step in 0..4 {
+        let fresh = home.open().await;
+        let query = "SELECT state_key FROM s WHERE state_key = text ORDER BY state_key";
+        assert_eq!(sql_texts(&fresh, query).await, keys, "step {step}");
+        match step {
+            0 => drop(state.materialize(false).await.unwrap()),
+            1 => drop(delta::optimize(&home.table("s", "log"), 1 << 20).await),
+            _ => {
+                for table in ["log", "snapshot"] {
+                    delta::vacuum(&home.table("s", table)).await;
+                }
+            }
+        }
+    }
+    assert_sound(&home.open().await.raw_state("s").await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,13 @@ pub(crate) async fn optimize(folder: &Path, target_bytes: u64) -> bool {
     table.version() != before
 }
 
+/// Removes the files that a table no longer refers to, however young they are, by delta-rs.
+pub(crate) async fn vacuum(folder: &Path) {
+    let table = open(folder).await;
+    let vacuum = table.vacuum().with_retention_period(chrono::Duration::zero());
+    vacuum.with_enforce_retention_duration(false).with_dry_run(false).await.unwrap();
+}
+
 /// Appends changes (as of `Log::append`, complete) by delta-rs: the bookkeeping columns stay null.
 pub(crate) async fn append(folder: &Path, changes: &RecordBatch) {
     let table = open(folder).await;
