@@ -172,6 +172,7 @@ fn random_history(seed: u64, count: usize) -> String {
         "b2",
         "deep/er/and/deeper",
         "tab\there",
+        "back\\slash",
     ];
     let mut stream = String::new();
     for n in 0..count {
@@ -183,7 +184,7 @@ fn random_history(seed: u64, count: usize) -> String {
         for _ in 0..rng.random_range(0..6) {
             let name =
                 format!("{}{}", names[rng.random_range(0..names.len())], rng.random_range(0..4));
-            let quoted = format!("\"{}\"", name.replace('"', "\\\"").replace('\t', "\\t"));
+            let quoted = format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t"));
             if rng.random_bool(0.25) {
                 writeln!(stream, "D {quoted}").unwrap();
                 continue;
@@ -217,4 +218,20 @@ async fn the_state_as_of_each_commit_of_a_random_repository_is_what_git_lists() 
     let commits = commits(folder.path()).unwrap();
     assert_eq!(commits.len(), 150);
     follow(folder.path(), &commits).await;
+    example(folder.path(), "15 of 150 commits");
+}
+
+/// Runs the example on a repository, and asserts how many commits it has compared.
+fn example(repository: &Path, compared: &str) {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/git-history.sh");
+    let output = Command::new("sh")
+        .arg(script)
+        .arg(repository)
+        .env("ALLUVIUM", env!("CARGO_BIN_EXE_alluvium-under-test"))
+        .env("SAMPLES", "15")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.contains(&format!("as of {compared} the state is exactly")), "{told}");
 }
