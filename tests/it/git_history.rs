@@ -184,7 +184,10 @@ fn random_history(seed: u64, count: usize) -> String {
         for _ in 0..rng.random_range(0..6) {
             let name =
                 format!("{}{}", names[rng.random_range(0..names.len())], rng.random_range(0..4));
-            let quoted = format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t"));
+            let quoted = format!(
+                "\"{}\"",
+                name.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t")
+            );
             if rng.random_bool(0.25) {
                 writeln!(stream, "D {quoted}").unwrap();
                 continue;

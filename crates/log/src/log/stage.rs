@@ -1,0 +1,101 @@
+//! Rows on their way into files: encoded and uploaded, so that a commit only has to name them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+use super::LogInner;
+use crate::columns::DT;
+use crate::encode::{EncodedFile, encode_rows};
+use crate::error::{Error, Result};
+use crate::table::{Action, FileAdd, TAG_APPEND, TAG_COMMIT, TAG_SORTED};
+
+/// Files written at the same time by one append.
+const UPLOAD_CONCURRENCY: usize = 16;
+/// Rows from which encoding leaves the async thread.
+const ENCODE_INLINE_ROWS: usize = 4_096;
+
+/// A file that lies in the store, and that no commit refers to yet.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedFile {
+    pub(crate) add: FileAdd,
+}
+
+impl LogInner {
+    /// Sorts, encodes and uploads rows; nothing refers to the files yet.
+    pub(crate) async fn stage(
+        &self,
+        rows: RecordBatch,
+        append_id: &str,
+        first_file: usize,
+        first_seq: i32,
+    ) -> Result<(Vec<StagedFile>, i32)> {
+        let order_by = self.definition.read().1.order_by;
+        let (files, greatest_seq) = if rows.num_rows() <= ENCODE_INLINE_ROWS {
+            encode_rows(&rows, order_by, append_id, first_seq)?
+        } else {
+            let append_id = append_id.to_owned();
+            tokio::task::spawn_blocking(move || encode_rows(&rows, order_by, &append_id, first_seq))
+                .await
+                .map_err(|error| Error::internal("encoding was aborted").with_source(error))??
+        };
+        let staged = stream::iter(files.into_iter().enumerate())
+            .map(|(index, file)| self.upload(file, append_id, first_file + index).boxed())
+            .buffered(UPLOAD_CONCURRENCY)
+            .try_collect()
+            .await?;
+        Ok((staged, greatest_seq))
+    }
+
+    async fn upload(&self, file: EncodedFile, append_id: &str, index: usize) -> Result<StagedFile> {
+        let stem = append_id.split('/').next().unwrap_or(append_id);
+        let path = format!("{DT}={}/{stem}-{index}.parquet", file.dt);
+        let size = file.bytes.len() as u64;
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        self.table
+            .store()
+            .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
+            .await
+            .map_err(|error| {
+            Error::from(error).context(format!("state {}: writing {path}", self.name))
+        })?;
+        metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
+        Ok(StagedFile {
+            add: FileAdd {
+                path,
+                size,
+                partition: BTreeMap::from([(DT.to_owned(), Some(file.dt))]),
+                modified_ms: self.options.clock.now_ms(),
+                data_change: true,
+                stats: Some(file.stats),
+                tags: BTreeMap::from([
+                    (TAG_APPEND.to_owned(), append_id.to_owned()),
+                    (TAG_SORTED.to_owned(), "true".to_owned()),
+                ]),
+            },
+        })
+    }
+
+    /// Removes files that no commit refers to, nor ever will. What can't be removed stays, unseen.
+    pub(super) async fn discard(&self, files: &[StagedFile]) {
+        for file in files {
+            let path = Path::from(file.add.path.as_str());
+            if let Err(error) = self.table.store().delete(&path).await {
+                tracing::warn!(state = %self.name, %path, %error, "an unused file could not be removed");
+            }
+        }
+    }
+
+    /// The actions that make staged files part of the table as the given commit.
+    pub(super) fn adds(files: &[StagedFile], commit: i64) -> impl Iterator<Item = Action> + '_ {
+        files.iter().map(move |file| {
+            let mut add = file.add.clone();
+            add.tags.insert(TAG_COMMIT.to_owned(), commit.to_string());
+            Action::Add(Arc::new(add))
+        })
+    }
+}
