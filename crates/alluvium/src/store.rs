@@ -247,6 +247,23 @@ impl Store {
         }
     }
 
+    /// A state whose log is torn, to read what was known up to a commit before the hole: every answer is as of that commit
+    /// at most, and nothing can be written.
+    ///
+    /// # Errors
+    /// There is no such state, or a commit up to the given one is gone too.
+    pub async fn raw_state_up_to(&self, name: &str, commit: i64) -> Result<RawState> {
+        let storage = self.inner.storage.up_to_commit(name, commit);
+        let options = LogOptions { background_checkpoints: false, ..self.log_options() };
+        let Some(log) = Log::open(&storage, name, options).await? else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("the store {} has no state {name:?} as of commit {commit}", self.label()),
+            ));
+        };
+        self.raw_in(&storage, log).await
+    }
+
     async fn find(&self, name: &str) -> Result<Option<RawState>> {
         let mut states = self.inner.states.lock().await;
         if let Some(known) = states.get(name) {
@@ -265,8 +282,12 @@ impl Store {
     }
 
     async fn raw(&self, log: Log) -> Result<RawState> {
+        self.raw_in(&self.inner.storage, log).await
+    }
+
+    async fn raw_in(&self, storage: &Storage, log: Log) -> Result<RawState> {
         let settings = &self.inner.settings;
-        let snapshot = Snapshot::open(&self.inner.storage, &log).await?;
+        let snapshot = Snapshot::open(storage, &log).await?;
         let options = ReaderOptions {
             footers: self.inner.footers.clone(),
             tail_bytes: settings.tail_bytes,

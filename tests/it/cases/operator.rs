@@ -50,6 +50,30 @@ fn one_torn_state_does_not_keep_verbs_from_the_others() {
 }
 
 #[test]
+fn rec_05_what_was_known_before_a_missing_commit_can_be_read_and_nothing_else() {
+    let home = Home::new();
+    for version in 1..=6 {
+        succeed(&home, &["append", "s"], &change("k", version, version));
+    }
+    std::fs::remove_file(home.commit_file("s", 5)).unwrap();
+    for arguments in
+        [vec!["get", "s", "k"], vec!["scan", "s"], vec!["get", "s", "k", "--commit", "6"]]
+    {
+        fail(&home, &arguments, "", 6, &["00000000000000000005.json", "as of commit 4"]);
+    }
+    fail(&home, &["append", "s"], &change("k", 9, 9), 6, &["00000000000000000005.json"]);
+    for arguments in [
+        vec!["get", "s", "k", "--commit", "4"],
+        vec!["scan", "s", "--commit", "4"],
+        vec!["history", "s", "k", "--commit", "4", "--last", "1"],
+    ] {
+        assert_eq!(lines(&succeed(&home, &arguments, ""))[0]["value"]["n"], 4, "{arguments:?}");
+    }
+    let changed = succeed(&home, &["diff", "s", "commit:2", "commit:4"], "");
+    assert_eq!(lines(&changed).len(), 1);
+}
+
+#[test]
 fn a_query_without_enough_memory_says_which_setting_to_raise() {
     let home = Home::new();
     let text = "x".repeat(2_000);

@@ -110,10 +110,27 @@ async fn rec_05_a_missing_commit_is_named_and_nothing_goes_on_past_it() {
     std::fs::remove_file(&gap).unwrap();
     let error = home.open().await.raw_state("s").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains("commit 5"), "{error}");
-    // A handle from before the gap answers for what it has read, and does not step over it.
-    assert_eq!(live(&behind, Point::at_commit(3)).await.len(), 3);
-    assert_eq!(behind.materialize(false).await.unwrap().to_commit, 4);
+    assert!(error.to_string().contains("commit 5 (00000000000000000005.json)"), "{error}");
+    // A handle from before the hole neither steps over it nor fills it, and says the same.
+    let torn = |error: alluvium::Error| {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("00000000000000000005.json"), "{error}");
+    };
+    torn(behind.append(&n_batch(&[("filled", 1, Some(1))])).await.unwrap_err());
+    torn(send(&behind, "p", 1).await.unwrap_err());
+    torn(behind.get(Point::LATEST, "k1").await.unwrap_err());
+    torn(behind.materialize(false).await.unwrap_err());
+    assert!(!gap.exists(), "the hole was filled");
+    // What was known before the hole can be read, and nothing can be written there.
+    let before = home.open().await.raw_state_up_to("s", 4).await.unwrap();
+    assert_eq!(live(&before, Point::LATEST).await.len(), 4);
+    assert_eq!(live(&before, Point::at_commit(3)).await.len(), 3);
+    let error = before.get(Point::at_commit(6), "k1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
+    assert!(before.append(&n_batch(&[("k", 1, Some(1))])).await.is_err());
+    assert!(before.materialize(true).await.is_err());
+    torn(home.open().await.raw_state_up_to("s", 7).await.unwrap_err());
+    assert!(!gap.exists());
     std::fs::write(&gap, content).unwrap();
     let reopened = home.open().await.raw_state("s").await.unwrap();
     assert_eq!(live(&reopened, Point::LATEST).await.len(), 9);

@@ -35,7 +35,7 @@ struct Counts {
 
 pub(super) async fn run(session: &mut Session<'_>, args: DiffArgs) -> Outcome {
     let store = session.open().await?;
-    let state = store.raw_state(&args.state).await?;
+    let state = session.state_at(&store, &args.state, &[args.from, args.to]).await?;
     let reader = state.reader();
     let basis = reader.basis().await?;
     let is_table = session.is_table();

@@ -51,7 +51,7 @@ const EPOCH_IN_TABLE: [(&str, &str); 9] = [
 pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome {
     let key = if args.composite { composite_key(&args.key)? } else { args.key.clone() };
     let store = session.open().await?;
-    let state = store.raw_state(&args.state).await?;
+    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
     let reader = state.reader();
     let basis = reader.basis().await?;
     let point = args.point.point();

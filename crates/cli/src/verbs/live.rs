@@ -39,7 +39,7 @@ fn schema(definition: &StateDefinition) -> SchemaRef {
 
 pub(super) async fn scan(session: &mut Session<'_>, args: ScanArgs) -> Outcome {
     let store = session.open().await?;
-    let state = store.raw_state(&args.state).await?;
+    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
     let reader = state.reader();
     let basis = reader.basis().await?;
     let point = args.point.point();
@@ -60,7 +60,7 @@ pub(super) async fn get(session: &mut Session<'_>, args: GetArgs) -> Outcome {
         .map(|key| if args.composite { composite_key(key) } else { Ok(key.clone()) })
         .collect::<Result<Vec<String>, Failure>>()?;
     let store = session.open().await?;
-    let state = store.raw_state(&args.state).await?;
+    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
     let reader = state.reader();
     let basis = reader.basis().await?;
     let point = args.point.point();

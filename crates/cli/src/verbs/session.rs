@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use alluvium::{Durability, Error, ErrorKind, Point, Store, StoreSettings};
+use alluvium::{Durability, Error, ErrorKind, Point, RawState, Store, StoreSettings};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
@@ -60,6 +60,28 @@ impl<'a> Session<'a> {
             return Err(Error::new(ErrorKind::NotFound, message).into());
         }
         open_with(&uri, Durability::Fsync, self.memory_budget_bytes).await
+    }
+
+    /// A state to read as of points. One whose log is torn is read as of a commit before the hole, if the points name such.
+    pub(crate) async fn state_at(
+        &mut self,
+        store: &Store,
+        name: &str,
+        points: &[Point],
+    ) -> Result<RawState, Failure> {
+        let error = match store.raw_state(name).await {
+            Ok(state) => return Ok(state),
+            Err(error) => error,
+        };
+        let commits: Option<Vec<i64>> = points.iter().map(|point| point.commit).collect();
+        let newest = commits.and_then(|commits| commits.into_iter().max());
+        if let (ErrorKind::Corrupt, Some(commit)) = (error.kind(), newest)
+            && let Ok(state) = store.raw_state_up_to(name, commit).await
+        {
+            self.say(&format!("warning: only commits up to {commit} are read: {error}"));
+            return Ok(state);
+        }
+        Err(error.into())
     }
 
     /// Opens the store to write to it.

@@ -1,6 +1,7 @@
 //! Where a store lies: from a URI to an object store.
 
 mod local;
+mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,6 +69,15 @@ impl Storage {
     /// A store over any object store, which must support put-if-absent.
     pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
         Self { root, label: label.to_owned(), local: false }
+    }
+
+    /// The same store to read, as it was when the log of a state ended with this commit: what lies before a commit that is
+    /// gone can be read so. It takes no writes.
+    pub fn up_to_commit(&self, state: &str, commit: i64) -> Self {
+        let log = Path::from(crate::log::log_path(state));
+        let view = view::LogView::new(self.root.clone(), &log, commit);
+        let label = format!("{} (up to commit {commit} of {state})", self.label);
+        Self { root: Arc::new(view), label, local: false }
     }
 
     /// The object store of the whole store.

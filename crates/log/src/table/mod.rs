@@ -6,6 +6,7 @@
 //! exactly the state that precedes the commit, so that what it checked is what holds.
 
 mod delta;
+mod gap;
 mod model;
 mod state;
 
@@ -198,9 +199,7 @@ impl Table {
         let listing = self.list_log().await?;
         let Some(newest) = listing.newest() else { return Ok(None) };
         if let Some(gap) = listing.gap() {
-            return Err(self.placed(Error::corrupt(format!(
-                "commit {gap} ({gap:020}.json) is missing from the Delta log; restore the file"
-            ))));
+            return Err(self.missing_commit(gap));
         }
         self.checkpointed.store(listing.checkpoint.unwrap_or(0), Ordering::Relaxed);
         let Some(checkpoint) = listing.checkpoint else {
@@ -266,12 +265,6 @@ impl Table {
         Ok(state)
     }
 
-    fn missing_commit(&self, version: i64) -> Error {
-        self.placed(Error::corrupt(format!(
-            "commit {version} ({version:020}.json) is missing from the Delta log; restore the file"
-        )))
-    }
-
     /// Reads one commit; `None` when it isn't there.
     pub async fn read_commit(&self, version: i64) -> Result<Option<Vec<Action>>> {
         let bytes = match self.store.get(&commit_path(version)).await {
@@ -298,13 +291,18 @@ impl Table {
     async fn catch_up(&self) -> Result<()> {
         let before = self.state();
         let mut state = (*before).clone();
-        while let Some(actions) = self.read_commit(state.version + 1).await? {
-            state = state.apply(state.version + 1, &actions).map_err(|e| self.placed(e))?;
-        }
+        let is_torn = loop {
+            let next = state.version + 1;
+            let (found, is_beyond) =
+                futures::join!(self.read_commit(next), self.is_there(next + 1));
+            let Some(actions) = found? else { break is_beyond? };
+            state = state.apply(next, &actions).map_err(|e| self.placed(e))?;
+        };
+        let next = state.version + 1;
         if state.version > before.version {
             self.publish(Arc::new(state)).await?;
         }
-        Ok(())
+        if is_torn { self.look_over_gap(next).await } else { Ok(()) }
     }
 
     /// Makes a state the newest one, unless a newer one is known by now.
@@ -397,6 +395,10 @@ impl Table {
         note.insert("id".to_owned(), serde_json::Value::String(id.clone()));
         let mut stuck = 0;
         for attempt in 0..MAX_COMMIT_ATTEMPTS {
+            if self.is_there(self.state().version + 2).await? {
+                // Others are further, or a commit is gone, whose number must not be given away again.
+                self.catch_up().await?;
+            }
             let state = self.state();
             let version = state.version + 1;
             let actions = match decide(&state, version)? {

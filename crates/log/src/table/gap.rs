@@ -1,0 +1,48 @@
+//! Holes in a log: a commit that is gone while later ones are there. Nothing goes on past one, and nothing fills it.
+
+use std::sync::Arc;
+
+use super::Table;
+use crate::error::{Error, Result};
+
+impl Table {
+    /// Whether a commit of this number lies in the log, as far as a look costs microseconds; elsewhere holes are found
+    /// when the table is opened.
+    pub(super) async fn is_there(&self, version: i64) -> Result<bool> {
+        Ok(self.check_identity && self.look_at(version).await?.is_some())
+    }
+
+    /// Looks closely where a commit was not found and the one after it was.
+    ///
+    /// # Errors
+    /// It is gone, and no checkpoint stands for it: the message names the file.
+    pub(super) async fn look_over_gap(&self, version: i64) -> Result<()> {
+        if self.is_there(version).await? {
+            // It came between the two looks.
+            return Ok(());
+        }
+        match self.load().await? {
+            Some(state) if state.version >= version => {
+                // It was cleaned away, as a part of what a checkpoint holds.
+                self.publish(Arc::new(state)).await?;
+                self.older_transactions.write().clear();
+                Ok(())
+            }
+            _ => Err(self.missing_commit(version)),
+        }
+    }
+
+    /// The error about a commit that is gone.
+    pub(super) fn missing_commit(&self, version: i64) -> Error {
+        let readable = match version {
+            0 => String::new(),
+            _ => format!(
+                "; until then what was known up to commit {0} can be read (as of commit {0}), and nothing can be appended",
+                version - 1
+            ),
+        };
+        self.placed(Error::corrupt(format!(
+            "commit {version} ({version:020}.json) is missing from the Delta log, and later ones are there: restore the file{readable}"
+        )))
+    }
+}
