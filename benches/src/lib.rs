@@ -9,6 +9,7 @@ mod figures;
 mod floor;
 mod peers;
 mod place;
+mod workload;
 
 pub use data::{Events, KEYS, distinct_keys, key_text, value_fields};
 pub use figures::{Figures, Samples, timed};
@@ -18,6 +19,7 @@ pub use peers::{
     window_query,
 };
 pub use place::{Place, STATE, data_files, drain, open_state, peak_rss_bytes};
+pub use workload::{Event, Loop, UserStatus, Workload, alluvium_loop, logins};
 
 /// What goes wrong in a bench ends it.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -9,8 +9,11 @@ mod bulk;
 mod commit;
 mod fold;
 mod get;
+mod get_cached;
 mod materialize;
+mod open;
 mod scan;
+mod state_loop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +21,18 @@ use std::time::Instant;
 
 use alluvium_benches::{Outcome, Place};
 
-const VERBS: [&str; 7] = ["commit", "bulk", "fold", "materialize", "scan", "get", "as_of"];
+const VERBS: [&str; 10] = [
+    "commit",
+    "bulk",
+    "fold",
+    "materialize",
+    "scan",
+    "get",
+    "as_of",
+    "state_loop",
+    "get_cached",
+    "open",
+];
 
 /// What a bench is told.
 #[derive(Debug, Clone)]
@@ -73,6 +87,9 @@ async fn run() -> Outcome<()> {
             "--child" => {
                 let side = arguments.next().ok_or("--child needs a side")?;
                 let folder = arguments.next().ok_or("--child needs a folder")?;
+                if let Some(key) = side.strip_prefix("open:") {
+                    return open::child(key, &PathBuf::from(folder)).await;
+                }
                 return fold::child(&side, &PathBuf::from(folder)).await;
             }
             verb if VERBS.contains(&verb) => verbs.push(verb.to_owned()),
@@ -93,6 +110,9 @@ async fn run() -> Outcome<()> {
             "materialize" => materialize::run(&setup).await?,
             "scan" => scan::run(&setup).await?,
             "get" => get::run(&setup).await?,
+            "state_loop" => state_loop::run(&setup).await?,
+            "get_cached" => get_cached::run(&setup).await?,
+            "open" => open::run(&setup).await?,
             _ => as_of::run(&setup).await?,
         }
         eprintln!("   ({verb} took {:.1} s)", started.elapsed().as_secs_f64());

@@ -24,16 +24,22 @@
 //! assert_eq!(before.map(|user| user.login_count), Some(1));
 //!
 //! let mut epoch = store.epoch("sessions", 1);
-//! epoch.delete(&users, "u1")?;
+//! epoch.delete(&users, "u1").await?;
 //! epoch.commit().await?;
 //! assert_eq!(users.get("u1").await?, None);
 //! # Ok(())
 //! # }
 //! ```
 
+mod cache;
+mod columns;
 mod epoch;
+mod epoch_part;
+mod epoch_stream;
 pub mod format;
+mod heap;
 mod import;
+pub mod metrics;
 mod raw;
 mod stats;
 mod store;
@@ -52,15 +58,18 @@ pub use alluvium_query::{
     history_schema, parse_time, sql_error,
 };
 pub use arrow;
+pub use cache::RowCacheStats;
+pub use columns::fields_of;
 pub use datafusion;
 pub use epoch::Epoch;
+pub use epoch_stream::{EPOCHS_IN_FLIGHT, EpochStream};
 pub use import::{
     Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
 };
 pub use raw::RawState;
 pub use stats::StateStats;
 pub use store::{Store, StoreBuilder, StoreSettings};
-pub use typed::{Change, Entry, State, StateAt, fields_of};
+pub use typed::{Change, Entry, State, StateAt, Value};
 
 /// The example of the README, run as a test.
 #[cfg(doctest)]

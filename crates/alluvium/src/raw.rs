@@ -7,9 +7,31 @@ use alluvium_materializer::{
 };
 use alluvium_query::{Lookup, Point, Reader};
 use arrow::array::RecordBatch;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::stats::StateStats;
+
+/// What a state needs to be the store of an application's own data.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EmbeddedSettings {
+    pub(crate) row_cache_bytes: u64,
+    pub(crate) epoch_bytes: usize,
+    pub(crate) materialize_after_rows: u64,
+}
+
+type Shared = Weak<dyn Any + Send + Sync>;
+
+/// What all handles on one state of a store share beside its tables.
+#[derive(Debug, Default)]
+struct Embedded {
+    /// What typed handles share, by the type of their values.
+    typed: Mutex<HashMap<TypeId, Shared>>,
+    materializing: AtomicBool,
+}
 
 /// A handle on one state. Cheap to clone, and may be shared between tasks and threads.
 #[derive(Debug, Clone)]
@@ -19,6 +41,8 @@ pub struct RawState {
     reader: Reader,
     fold: FoldSettings,
     layout: LayoutSettings,
+    settings: EmbeddedSettings,
+    embedded: Arc<Embedded>,
 }
 
 impl RawState {
@@ -28,8 +52,45 @@ impl RawState {
         reader: Reader,
         fold: FoldSettings,
         layout: LayoutSettings,
+        settings: EmbeddedSettings,
     ) -> Self {
-        Self { log, snapshot, reader, fold, layout }
+        Self { log, snapshot, reader, fold, layout, settings, embedded: Arc::default() }
+    }
+
+    pub(crate) fn embedded(&self) -> &EmbeddedSettings {
+        &self.settings
+    }
+
+    /// What typed handles with values of one type share, while there is one.
+    pub(crate) fn typed(&self, values: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.embedded.typed.lock().get(&values)?.upgrade()
+    }
+
+    pub(crate) fn remember_typed(&self, values: TypeId, shared: &Arc<dyn Any + Send + Sync>) {
+        self.embedded.typed.lock().insert(values, Arc::downgrade(shared));
+    }
+
+    /// Starts a materialization in the background when the tail has grown beyond its bound and none is running.
+    ///
+    /// Its failure costs reads time and nothing else; the next commit tries again.
+    pub(crate) fn materialize_when_due(&self) {
+        let limit = self.settings.materialize_after_rows;
+        if limit == 0 || self.embedded.materializing.load(Ordering::Acquire) {
+            return;
+        }
+        let from = self.snapshot.state().log_commit();
+        let tail =
+            self.log.state().files_after(from).filter_map(|file| file.stats.rows).sum::<u64>();
+        if tail < limit || self.embedded.materializing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let state = self.clone();
+        self.log.in_background(async move {
+            if let Err(error) = state.materialize(false).await {
+                tracing::warn!(state = %state.name(), %error, "the tail could not be materialized in the background");
+            }
+            state.embedded.materializing.store(false, Ordering::Release);
+        });
     }
 
     /// The state's name.

@@ -12,13 +12,14 @@ use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
 use arrow::datatypes::Fields;
 use datafusion::execution::SendableRecordBatchStream;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+use crate::columns::fields_of;
 use crate::epoch::Epoch;
-use crate::raw::RawState;
-use crate::typed::{State, fields_of};
+use crate::epoch_stream::EpochStream;
+use crate::raw::{EmbeddedSettings, RawState};
+use crate::typed::{State, Value};
 
 /// Settings of a process that opens a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,15 @@ pub struct StoreSettings {
     pub partitions: usize,
     /// Rows of a batch in folds and scans at most: 8192.
     pub batch_rows: usize,
+    /// Decoded rows of each state that typed reads keep in memory, in bytes, for each type of values: 64 MiB. With 0 every typed
+    /// read goes to tail and snapshot.
+    pub row_cache_bytes: u64,
+    /// Changes of one state that an [`Epoch`] holds in memory, in bytes: 64 MiB. Beyond, they are staged as files, which become
+    /// visible with the epoch's commit like all others.
+    pub epoch_bytes: usize,
+    /// When a typed epoch has committed and the tail has so many rows, it is materialized in the background: 1,048,576. With 0,
+    /// never.
+    pub materialize_after_rows: u64,
     /// How snapshots are laid out.
     pub layout: LayoutSettings,
     /// The folder for what is spilled; the system's own when not given.
@@ -55,6 +65,9 @@ impl Default for StoreSettings {
             max_staleness_ms: 0,
             partitions: std::thread::available_parallelism().map_or(1, usize::from),
             batch_rows: FoldSettings::default().batch_rows,
+            row_cache_bytes: 64 * 1024 * 1024,
+            epoch_bytes: 64 * 1024 * 1024,
+            materialize_after_rows: 1_048_576,
             layout: LayoutSettings::default(),
             spill_dir: None,
         }
@@ -195,10 +208,7 @@ impl Store {
 
     /// A state whose values are of type `V`. It is created when it doesn't exist, ordered by event time, with the fields of `V`;
     /// a field that is no `Option` is required.
-    pub async fn state<V>(&self, name: &str) -> Result<State<V>>
-    where
-        V: Serialize + DeserializeOwned + Send + Sync + 'static,
-    {
+    pub async fn state<V: Value>(&self, name: &str) -> Result<State<V>> {
         let raw = match self.find(name).await? {
             Some(raw) => raw,
             None => {
@@ -295,12 +305,22 @@ impl Store {
             max_staleness: Duration::from_millis(settings.max_staleness_ms),
         };
         let reader = Reader::new(log.clone(), snapshot.clone(), options);
-        Ok(RawState::new(log, snapshot, reader, settings.fold(), settings.layout))
+        let embedded = EmbeddedSettings {
+            row_cache_bytes: settings.row_cache_bytes,
+            epoch_bytes: settings.epoch_bytes,
+            materialize_after_rows: settings.materialize_after_rows,
+        };
+        Ok(RawState::new(log, snapshot, reader, settings.fold(), settings.layout, embedded))
     }
 
     /// Begins an epoch: changes of any of the store's states that are applied exactly once under (`app_id`, `number`).
     pub fn epoch(&self, app_id: &str, number: i64) -> Epoch {
         Epoch::new(app_id, number)
+    }
+
+    /// Begins a stream of epochs of an application, in which the next epoch is filled while earlier ones become durable.
+    pub fn epochs(&self, app_id: &str) -> EpochStream {
+        EpochStream::new(app_id)
     }
 
     /// Runs a SQL query. Each state is a table; see `docs/sql.md`. All tables of one query are read at one basis each.

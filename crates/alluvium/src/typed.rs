@@ -1,55 +1,46 @@
-//! States of typed values: `serde` on the outside, Arrow on the inside.
+//! States of typed values: `serde` on the outside, Arrow on the inside, and a cache of decoded rows between.
+//!
+//! A read takes, in this order: what the row cache has, once one look at the disk has told that nothing newer is committed;
+//! then tail and snapshot at a newly pinned basis, whose rows the cache keeps. All handles on one state with one type of
+//! values share their cache.
 
-use std::collections::HashMap;
+use std::any::{Any, TypeId};
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use alluvium_log::{
-    DELETE, EVENT_TIME, Error, FOLD_COLUMNS, KeyFilter, OP_TYPE, Receipt, Result, STATE_KEY,
-    STATE_VALUE, UPSERT, VERSION,
-};
-use alluvium_query::{Lookup, Point};
-use arrow::array::{
-    ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
-};
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::{FieldRef, Fields};
+use alluvium_log::{Error, KeyFilter, Rank, Receipt, Result};
+use alluvium_materializer::whole_value;
+use alluvium_query::{Basis, Lookup, Point};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_arrow::schema::{SchemaLike, TracingOptions};
 use tokio::sync::Mutex;
 
+use crate::cache::{KeyedRow, Known, RowCache, RowCacheStats};
+use crate::columns::{Columns, deletes, entries, fields_of, keyed_rows};
 use crate::raw::RawState;
 
 /// Keys whose updates wait for each other share one of so many locks.
 const UPDATE_LOCKS: usize = 64;
+/// Rows that others wrote, up to this many, are read by a complete row cache to stay so.
+const FOLLOWED_ROWS: u64 = 65_536;
+/// Changed rows up to this many are read so that a row cache drops their keys; where more have changed it drops all.
+const NAMED_CHANGES: u64 = 262_144;
 
-/// The fields of a type, as a new state is created with them. What is no `Option` is required.
-pub fn fields_of<V: DeserializeOwned>() -> Result<Fields> {
-    let options = TracingOptions::default()
-        .map_as_struct(false)
-        .strings_as_large_utf8(false)
-        .sequence_as_large_list(false);
-    let fields = Vec::<FieldRef>::from_type::<V>(options).map_err(|error| {
-        Error::invalid(format!(
-            "the fields of {} can't be told from the type; create the state with explicit fields first",
-            std::any::type_name::<V>()
-        ))
-        .with_source(error)
-    })?;
-    Ok(Fields::from(fields))
-}
+/// What the values of a typed state can do. Every type that can has it; a value that is expensive to clone may be an `Arc`.
+pub trait Value: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {}
+
+impl<V: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Value for V {}
 
 /// One change of a typed state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change<V> {
-    key: String,
-    value: Option<V>,
-    version: Option<i64>,
-    event_time_micros: Option<i64>,
+    pub(crate) key: String,
+    pub(crate) value: Option<V>,
+    pub(crate) version: Option<i64>,
+    pub(crate) event_time_micros: Option<i64>,
 }
 
 impl<V> Change<V> {
@@ -94,58 +85,80 @@ pub struct Entry<V> {
 /// A state whose values are of type `V`. Cheap to clone.
 #[derive(Debug)]
 pub struct State<V> {
+    shared: Arc<Shared<V>>,
+}
+
+/// What all handles on one state with one type of values share.
+#[derive(Debug)]
+pub(crate) struct Shared<V> {
     raw: RawState,
-    locks: Arc<Vec<Mutex<()>>>,
+    locks: Vec<Mutex<()>>,
     hasher: RandomState,
-    values: PhantomData<fn() -> V>,
+    pub(crate) columns: Columns,
+    pub(crate) cache: RowCache<V>,
 }
 
 impl<V> Clone for State<V> {
     fn clone(&self) -> Self {
-        Self {
-            raw: self.raw.clone(),
-            locks: self.locks.clone(),
-            hasher: self.hasher.clone(),
-            values: PhantomData,
-        }
+        Self { shared: self.shared.clone() }
     }
 }
 
-impl<V> State<V>
-where
-    V: Serialize + DeserializeOwned + Send + Sync + 'static,
-{
+impl<V: Value> State<V> {
     pub(crate) fn new(raw: RawState) -> Result<Self> {
+        if let Some(shared) = raw.typed(TypeId::of::<V>())
+            && let Ok(shared) = shared.downcast::<Shared<V>>()
+        {
+            return Ok(Self { shared });
+        }
         // A type that can't be traced may still fit; one that can is compared with what is stored.
-        if let Ok(fields) = fields_of::<V>() {
+        let of_type = fields_of::<V>().ok();
+        if let Some(fields) = &of_type {
             raw.definition()
-                .grown_by(&fields)
+                .grown_by(fields)
                 .map_err(|error| error.context(format!("state {}", raw.name())))?;
         }
-        let locks = Arc::new((0..UPDATE_LOCKS).map(|_| Mutex::new(())).collect());
-        Ok(Self { raw, locks, hasher: RandomState::new(), values: PhantomData })
+        let shared = Arc::new(Shared {
+            locks: (0..UPDATE_LOCKS).map(|_| Mutex::new(())).collect(),
+            hasher: RandomState::new(),
+            columns: Columns::new(raw.clone(), of_type),
+            cache: RowCache::new(raw.name(), raw.embedded().row_cache_bytes),
+            raw,
+        });
+        let as_any: Arc<dyn Any + Send + Sync> = shared.clone();
+        shared.raw.remember_typed(TypeId::of::<V>(), &as_any);
+        Ok(Self { shared })
     }
 
     /// The same state on Arrow batches.
     pub fn raw(&self) -> &RawState {
-        &self.raw
+        &self.shared.raw
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<V>> {
+        &self.shared
+    }
+
+    /// What the cache of decoded rows has done so far.
+    pub fn row_cache_stats(&self) -> RowCacheStats {
+        self.shared.cache.stats()
     }
 
     /// Sets a key's value; resolves when it is durable.
     pub async fn put(&self, key: &str, value: &V) -> Result<Receipt> {
-        let batch = upserts(&self.raw, &[key], &[value])?;
-        self.raw.append(&batch).await
+        let batch = self.shared.columns.upserts(&[key], &[value])?;
+        self.raw().append(&batch).await
     }
 
     /// Removes a key; resolves when that is durable. Removing a key that isn't there is no error.
     pub async fn delete(&self, key: &str) -> Result<Receipt> {
-        self.raw.append(&deletes(&[key])?).await
+        self.raw().append(&deletes(&[key])?).await
     }
 
     /// Appends changes with their own versions and times, as one commit.
     pub async fn append(&self, changes: &[Change<V>]) -> Result<Receipt> {
-        let batch = self.batch(changes)?;
-        self.raw.append(&batch).await
+        let batch = self.shared.columns.changes(changes)?;
+        self.raw().append(&batch).await
     }
 
     /// Changes a key's value by what it is now: `None` in means that there is none, `None` out removes it.
@@ -157,17 +170,28 @@ where
         key: &str,
         change: impl FnOnce(Option<V>) -> Option<V>,
     ) -> Result<Receipt> {
-        let lock = usize::try_from(self.hasher.hash_one(key) % UPDATE_LOCKS as u64).unwrap_or(0);
-        let _alone = self.locks[lock].lock().await;
+        let shared = &self.shared;
+        let lock = usize::try_from(shared.hasher.hash_one(key) % UPDATE_LOCKS as u64).unwrap_or(0);
+        let _alone = shared.locks[lock].lock().await;
         match change(self.get(key).await?) {
             Some(value) => self.put(key, &value).await,
             None => self.delete(key).await,
         }
     }
 
-    /// The newest value of a key.
+    /// The newest value of a key: what any process has committed before this was called is seen.
     pub async fn get(&self, key: &str) -> Result<Option<V>> {
-        self.as_of(Point::LATEST).get(key).await
+        if let Some(value) = self.shared.cached(key) {
+            return Ok(value);
+        }
+        // Boxed, so that a hit doesn't carry the room for everything that a miss may do.
+        let mut found = Box::pin(self.shared.load(&[key])).await?;
+        Ok(found.pop().flatten())
+    }
+
+    /// The newest values of several keys as of one moment, in the order of the keys. Pages that several keys lie in are read once.
+    pub async fn multi_get(&self, keys: &[&str]) -> Result<Vec<Option<V>>> {
+        Box::pin(self.shared.load(keys)).await
     }
 
     /// All live keys that begin with a text, in order.
@@ -177,34 +201,110 @@ where
 
     /// The state as of a point.
     pub fn as_of(&self, point: Point) -> StateAt<V> {
-        StateAt { raw: self.raw.clone(), point, values: PhantomData }
+        StateAt { raw: self.raw().clone(), point, values: PhantomData }
+    }
+}
+
+impl<V: Value> Shared<V> {
+    pub(crate) fn raw(&self) -> &RawState {
+        &self.raw
     }
 
-    /// Changes as the columns of an append.
-    pub(crate) fn batch(&self, changes: &[Change<V>]) -> Result<RecordBatch> {
-        let values: Vec<&V> = changes.iter().filter_map(|change| change.value.as_ref()).collect();
-        let dense = struct_of(&self.raw, &values)?;
-        let places = changes.iter().scan(0_u64, |next, change| {
-            Some(change.value.as_ref().map(|_| {
-                *next += 1;
-                *next - 1
-            }))
-        });
-        let places: arrow::array::UInt64Array = places.collect();
-        let value = arrow::compute::take(&dense, &places, None)?;
-        let operation = |change: &Change<V>| if change.value.is_some() { UPSERT } else { DELETE };
-        let keys = StringArray::from_iter_values(changes.iter().map(|change| change.key.as_str()));
-        let operations = StringArray::from_iter_values(changes.iter().map(operation));
-        let versions: Int64Array = changes.iter().map(|change| change.version).collect();
-        let times: TimestampMicrosecondArray =
-            changes.iter().map(|change| change.event_time_micros).collect();
-        Ok(RecordBatch::try_from_iter_with_nullable([
-            (STATE_KEY, Arc::new(keys) as ArrayRef, false),
-            (OP_TYPE, Arc::new(operations), false),
-            (VERSION, Arc::new(versions), true),
-            (EVENT_TIME, Arc::new(times.with_timezone("UTC")), true),
-            (STATE_VALUE, value, true),
-        ])?)
+    /// The row that the cache has, if it can be told without waiting that it is the newest.
+    fn cached(&self, key: &str) -> Option<Option<V>> {
+        if !self.cache.is_on() {
+            return None;
+        }
+        let newest = self.raw.reader().newest_commit()?;
+        self.cache.get(key, newest)
+    }
+
+    /// The newest values of keys: from the cache as far as it has them, the others all at once.
+    async fn load(&self, keys: &[&str]) -> Result<Vec<Option<V>>> {
+        let basis = self.raw.reader().basis_by_probe().await?;
+        self.catch_up(&basis).await?;
+        let commit = basis.commit();
+        let mut values: Vec<Option<V>> = Vec::with_capacity(keys.len());
+        let mut missing: Vec<usize> = Vec::new();
+        for (place, key) in keys.iter().enumerate() {
+            let known = self.cache.get_as_of(key, commit, commit);
+            if known.is_none() {
+                missing.push(place);
+            }
+            values.push(known.flatten());
+        }
+        if missing.is_empty() {
+            return Ok(values);
+        }
+        let wanted: Vec<&str> = missing.iter().map(|&place| keys[place]).collect();
+        let rows = self.look_up(&basis, &wanted).await?;
+        let mut places: std::collections::HashMap<&str, Vec<usize>> = Default::default();
+        for place in missing {
+            places.entry(keys[place]).or_default().push(place);
+        }
+        for row in &rows {
+            for &place in places.get(row.key.as_str()).into_iter().flatten() {
+                values[place] = row.known.value.clone();
+            }
+        }
+        self.cache.add(commit..=commit, rows);
+        Ok(values)
+    }
+
+    /// Makes the cache know everything up to a basis: a complete one takes over what others wrote, another one drops their keys.
+    pub(crate) async fn catch_up(&self, basis: &Basis) -> Result<()> {
+        let (known, to) = (self.cache.commit(), basis.commit());
+        if known >= to || !self.cache.is_on() {
+            return Ok(());
+        }
+        let has_rows = basis.log().file_count() > 0 || basis.snapshot().files().next().is_some();
+        if self.cache.start_at(to, has_rows) {
+            return Ok(());
+        }
+        let reader = self.raw.reader();
+        if self.cache.is_complete() {
+            let payload = whole_value(basis.definition());
+            if let Some(batches) = reader.changed_rows(basis, known, FOLLOWED_ROWS, payload).await?
+            {
+                let mut rows: Vec<KeyedRow<V>> = Vec::new();
+                for batch in &batches {
+                    rows.extend(keyed_rows(batch)?);
+                }
+                let rows = rows
+                    .iter()
+                    .map(|row| (row.key.as_str(), row.known.value.as_ref(), row.known.rank));
+                self.cache.put_through(known, to, basis.definition().order_by, rows);
+                return Ok(());
+            }
+        }
+        let changed = reader.changed_rows(basis, known, NAMED_CHANGES, Vec::new()).await?;
+        self.cache.advance(known, to, changed.as_deref());
+        Ok(())
+    }
+
+    /// Reads keys from tail and snapshot as of a basis: one row for each, those without a value too.
+    pub(crate) async fn look_up(&self, basis: &Basis, keys: &[&str]) -> Result<Vec<KeyedRow<V>>> {
+        let batches = self.raw.reader().rows_of_keys(basis, Point::LATEST, keys).await?;
+        let mut rows: Vec<KeyedRow<V>> = Vec::with_capacity(keys.len());
+        for batch in &batches {
+            rows.extend(keyed_rows(batch)?);
+        }
+        let mut absent: std::collections::HashSet<&str> = keys.iter().copied().collect();
+        for row in &rows {
+            absent.remove(row.key.as_str());
+        }
+        // That a key has no row is known as of the basis, and of no earlier commit.
+        let rank = Rank {
+            version: i64::MIN,
+            event_time: i64::MIN,
+            is_delete: true,
+            commit: basis.commit(),
+            append_seq: 0,
+        };
+        let nothing =
+            |key: &str| KeyedRow { key: key.to_owned(), known: Known { value: None, rank } };
+        rows.extend(absent.into_iter().map(nothing));
+        Ok(rows)
     }
 }
 
@@ -216,7 +316,7 @@ pub struct StateAt<V> {
     values: PhantomData<fn() -> V>,
 }
 
-impl<V: DeserializeOwned + Send + 'static> StateAt<V> {
+impl<V: Value> StateAt<V> {
     /// A key's value at the point.
     pub async fn get(&self, key: &str) -> Result<Option<V>> {
         match self.raw.get(self.point, key).await? {
@@ -236,109 +336,5 @@ impl<V: DeserializeOwned + Send + 'static> StateAt<V> {
             Ok::<_, Error>(futures::stream::iter(entries.into_iter().map(Ok)))
         });
         Ok(entries.try_flatten().boxed())
-    }
-}
-
-/// Values as the struct column of an append, in the types that the state stores as far as it knows the fields.
-fn struct_of<V: Serialize>(raw: &RawState, values: &[&V]) -> Result<ArrayRef> {
-    let stored = raw.definition().stored_fields();
-    let fields: Vec<FieldRef> = stored.iter().cloned().collect();
-    let fields = with_new_fields(fields, values)?;
-    let failed = |error: serde_arrow::Error| {
-        Error::invalid(format!("a value does not fit the fields of the state {}", raw.name()))
-            .with_source(error)
-    };
-    let columns = serde_arrow::to_arrow(&fields, values).map_err(failed)?;
-    if fields.is_empty() {
-        return Ok(Arc::new(StructArray::new_empty_fields(values.len(), None)));
-    }
-    Ok(Arc::new(StructArray::try_new(Fields::from(fields), columns, None::<NullBuffer>)?))
-}
-
-/// Adds the fields that values have and the state doesn't know yet.
-fn with_new_fields<V: Serialize>(
-    mut fields: Vec<FieldRef>,
-    values: &[&V],
-) -> Result<Vec<FieldRef>> {
-    let options = TracingOptions::default()
-        .allow_null_fields(true)
-        .map_as_struct(false)
-        .strings_as_large_utf8(false)
-        .sequence_as_large_list(false);
-    let Ok(traced) = Vec::<FieldRef>::from_samples(values, options) else { return Ok(fields) };
-    for field in traced {
-        let known = fields.iter().any(|known| known.name() == field.name());
-        if !known && !field.data_type().is_null() {
-            fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
-        }
-    }
-    Ok(fields)
-}
-
-fn upserts<V: Serialize>(raw: &RawState, keys: &[&str], values: &[&V]) -> Result<RecordBatch> {
-    Ok(RecordBatch::try_from_iter([
-        (STATE_KEY, Arc::new(StringArray::from_iter_values(keys)) as ArrayRef),
-        (STATE_VALUE, struct_of(raw, values)?),
-    ])?)
-}
-
-fn deletes(keys: &[&str]) -> Result<RecordBatch> {
-    let operations = StringArray::from_iter_values(keys.iter().map(|_| DELETE));
-    Ok(RecordBatch::try_from_iter([
-        (STATE_KEY, Arc::new(StringArray::from_iter_values(keys)) as ArrayRef),
-        (OP_TYPE, Arc::new(operations)),
-    ])?)
-}
-
-/// The rows of a batch in fold shape as typed entries.
-pub(crate) fn entries<V: DeserializeOwned>(batch: &RecordBatch) -> Result<Vec<Entry<V>>> {
-    let value = batch
-        .columns()
-        .get(FOLD_COLUMNS)
-        .ok_or_else(|| Error::internal("a row lacks its value"))?
-        .as_struct();
-    let fields: Vec<FieldRef> = value.fields().iter().cloned().collect();
-    let values: Vec<V> = serde_arrow::from_arrow(&fields, value.columns()).map_err(|error| {
-        Error::invalid(format!(
-            "a stored value can't be read as {}: its fields are {}",
-            std::any::type_name::<V>(),
-            fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
-        ))
-        .with_source(error)
-    })?;
-    let keys = batch.column(0).as_string::<i32>();
-    values
-        .into_iter()
-        .enumerate()
-        .map(|(row, value)| {
-            let rank = alluvium_materializer::rank(batch, row)?;
-            Ok(Entry {
-                key: keys.value(row).to_owned(),
-                value,
-                version: rank.version,
-                event_time_micros: rank.event_time,
-                commit: rank.commit,
-            })
-        })
-        .collect()
-}
-
-/// Pending changes of one typed state: the last one of each key.
-pub(crate) struct Pending<V> {
-    pub(crate) state: State<V>,
-    pub(crate) changes: HashMap<String, Option<V>>,
-}
-
-impl<V> Pending<V>
-where
-    V: Serialize + DeserializeOwned + Send + Sync + 'static,
-{
-    pub(crate) fn take_batch(&mut self) -> Result<RecordBatch> {
-        let mut changes: Vec<Change<V>> = std::mem::take(&mut self.changes)
-            .into_iter()
-            .map(|(key, value)| Change { key, value, version: None, event_time_micros: None })
-            .collect();
-        changes.sort_by(|a, b| a.key.cmp(&b.key));
-        self.state.batch(&changes)
     }
 }

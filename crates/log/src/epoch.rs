@@ -1,10 +1,13 @@
 //! Epochs: batches that are written exactly once, however often they are sent.
 
+use std::sync::Arc;
+
 use arrow::array::RecordBatch;
 
 use crate::definition::StateDefinition;
 use crate::error::{Error, Result};
 use crate::log::{EpochOutcome, Log, Receipt, StagedFile};
+use crate::table::DataFile;
 
 /// The prefix of the transaction that carries an application's owner generation.
 pub const OWNER_PREFIX: &str = "alluvium/owner/";
@@ -53,15 +56,17 @@ impl EpochCommit {
     }
 
     /// Adds rows to the epoch; the columns are those of [`Log::append`]. Later rows win ties over earlier ones.
-    pub async fn stage(&mut self, changes: &RecordBatch) -> Result<()> {
+    ///
+    /// Returns the rows as they will be in the log, in the order given: `state_key, version, event_time, op_type, state_value`.
+    pub async fn stage(&mut self, changes: &RecordBatch) -> Result<RecordBatch> {
         let inner = self.log.inner.clone();
         let mut rows = inner.check(changes)?;
         if changes.num_rows() == 0 {
-            return Ok(());
+            return Ok(rows.batch);
         }
         if let Some(known) = &self.definition {
             let grown = known.grown_by(&rows.definition.fields)?;
-            rows = rows.adapted_to(&std::sync::Arc::new(grown))?;
+            rows = rows.adapted_to(&Arc::new(grown))?;
         }
         let (first, last) = rows.versions();
         let (files, greatest_seq) = inner
@@ -75,7 +80,18 @@ impl EpochCommit {
         self.rows += rows.batch.num_rows() as u64;
         self.first_version.get_or_insert(first);
         self.last_version = last;
-        Ok(())
+        Ok(rows.batch)
+    }
+
+    /// What the state is for the rows staged so far: with the fields that they add.
+    pub fn definition(&self) -> Option<&StateDefinition> {
+        self.definition.as_ref()
+    }
+
+    /// The files that hold the rows staged so far, oldest first, for the epoch's own reads: nothing refers to them yet.
+    /// Their rows have the greatest commit there is, so that they come after everything that is committed.
+    pub fn staged_files(&self) -> Vec<Arc<DataFile>> {
+        self.files.iter().map(|file| Arc::new(DataFile::uncommitted(file.add.clone()))).collect()
     }
 
     /// Makes the epoch's rows visible, unless this epoch or a later one of the application was applied before.

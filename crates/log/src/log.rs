@@ -207,6 +207,11 @@ impl Log {
         self.inner.table.state()
     }
 
+    /// The newest commit, if it is known here already, told without waiting; see [`Table::probe`].
+    pub fn probe(&self) -> Option<i64> {
+        self.inner.table.probe()
+    }
+
     /// Reads what others have committed.
     pub async fn refresh(&self) -> Result<Arc<TableState>> {
         let state = self.inner.table.refresh().await?;
@@ -236,6 +241,12 @@ impl Log {
         committer.append(rows).await
     }
 
+    /// Takes `count` versions of this writer's clock for rows that are written later; the first one is returned, and each
+    /// next one is [`HybridClock::STEP`] greater.
+    pub fn reserve_versions(&self, count: usize) -> Result<i64> {
+        self.inner.versions.reserve(count)
+    }
+
     /// Begins an epoch: rows that are written exactly once under (`app_id`, `number`).
     pub fn epoch(&self, app_id: &str, number: i64) -> Result<EpochCommit> {
         EpochCommit::new(self.clone(), app_id, number)
@@ -244,6 +255,11 @@ impl Log {
     /// The greatest epoch of an application that is in the log.
     pub async fn last_epoch(&self, app_id: &str) -> Result<Option<i64>> {
         self.inner.table.transaction(app_id).await
+    }
+
+    /// Runs work in the background that [`Log::close`] waits for.
+    pub fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.inner.keep(tokio::spawn(work));
     }
 
     /// Waits for work in the background, so that a process may end.

@@ -44,6 +44,7 @@
 
 mod basis;
 mod diff;
+mod feed;
 mod history;
 pub mod metrics;
 mod point;

@@ -179,6 +179,34 @@ impl Reader {
         Ok(Basis { definition: inner.log.definition_at(&log)?, log, snapshot })
     }
 
+    /// The newest basis, if everything about it is known here already.
+    pub(crate) fn known_basis(&self) -> Result<Option<Basis>> {
+        let inner = &self.inner;
+        let seen = inner.refreshed.lock().snapshot;
+        let limit = SNAPSHOT_REFRESH.max(inner.options.max_staleness);
+        if seen.is_none_or(|at| at.elapsed() >= limit) || self.newest_commit().is_none() {
+            return Ok(None);
+        }
+        let (snapshot, log) = (inner.snapshot.state(), inner.log.state());
+        if snapshot.log_commit() > log.version {
+            return Ok(None);
+        }
+        Ok(Some(Basis { definition: inner.log.definition_at(&log)?, log, snapshot }))
+    }
+
+    /// The log commit that is the newest one by what a read must see, if that can be told without waiting.
+    ///
+    /// Costs one look at the disk, or none while [`ReaderOptions::max_staleness`] allows to rely on an earlier one. What this
+    /// process has committed is always in.
+    pub fn newest_commit(&self) -> Option<i64> {
+        let inner = &self.inner;
+        let limit = inner.options.max_staleness;
+        if !limit.is_zero() && inner.refreshed.lock().log.is_some_and(|at| at.elapsed() < limit) {
+            return Some(inner.log.state().version);
+        }
+        inner.log.probe()
+    }
+
     /// Pins a basis that holds at least a commit, as a receipt names it: to read one's own writes from anywhere.
     pub async fn basis_at_least(&self, commit: i64) -> Result<Basis> {
         let deadline = Instant::now() + AT_LEAST_WAIT;
@@ -242,7 +270,7 @@ impl Reader {
     }
 
     /// Every row that may win one of the keys.
-    async fn candidate_rows(
+    pub(crate) async fn candidate_rows(
         &self,
         basis: &Basis,
         point: Point,
@@ -303,7 +331,7 @@ impl Reader {
         rows: &mut Vec<RecordBatch>,
     ) -> Result<bool> {
         self.with_tail(basis, |tail| {
-            rows.extend(keys.iter().filter_map(|key| tail.get(key)));
+            rows.extend(tail.get(keys)?);
             Ok(())
         })
         .await

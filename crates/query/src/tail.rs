@@ -9,7 +9,8 @@ use alluvium_log::{
     FOLD_COLUMNS, FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState, read_file,
 };
 use alluvium_materializer::{fold_batches, log_files, rank};
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{AsArray, RecordBatch, UInt64Array};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
@@ -59,10 +60,23 @@ impl Tail {
         self.bytes
     }
 
-    /// The winner of a key.
-    pub(crate) fn get(&self, key: &str) -> Option<RecordBatch> {
-        let &(batch, row) = self.winners.get(key)?;
-        self.batches.get(batch).map(|batch| batch.slice(row, 1))
+    /// The winners of keys, in no order.
+    pub(crate) fn get(&self, keys: &[&str]) -> Result<Vec<RecordBatch>> {
+        let mut places: Vec<(usize, usize)> =
+            keys.iter().filter_map(|&key| self.winners.get(key).copied()).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+            .chunk_by(|a, b| a.0 == b.0)
+            .filter_map(|chunk| Some((self.batches.get(chunk.first()?.0)?, chunk)))
+            .map(|(batch, chunk)| match chunk {
+                [(_, row)] => Ok(batch.slice(*row, 1)),
+                _ => {
+                    let rows = chunk.iter().map(|&(_, row)| row as u64);
+                    Ok(take_record_batch(batch, &UInt64Array::from_iter_values(rows))?)
+                }
+            })
+            .collect()
     }
 
     /// The winners in order of keys.

@@ -192,9 +192,9 @@ async fn epochs_of_typed_states_are_seen_by_themselves_first_and_applied_once() 
     users.put("a", &value(1)).await.unwrap();
     for _ in 0..2 {
         let mut epoch = store.epoch("app", 1);
-        epoch.put(&users, "a", value(2)).unwrap();
-        epoch.put(&users, "b", value(2)).unwrap();
-        epoch.delete(&users, "b").unwrap();
+        epoch.put(&users, "a", value(2)).await.unwrap();
+        epoch.put(&users, "b", value(2)).await.unwrap();
+        epoch.delete(&users, "b").await.unwrap();
         assert_eq!(epoch.get(&users, "a").await.unwrap(), Some(value(2)));
         assert_eq!(epoch.get(&users, "b").await.unwrap(), None);
         epoch.commit().await.unwrap();

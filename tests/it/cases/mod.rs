@@ -1,6 +1,7 @@
 //! Failures that real people had, by the ids under which they are collected; each comes out right here.
 
 mod concurrency;
+mod embedded;
 mod ergonomics;
 mod input;
 mod operator;

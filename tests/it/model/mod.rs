@@ -12,6 +12,7 @@ mod ledger;
 mod permute;
 mod plan;
 mod run;
+mod typed;
 
 use alluvium::OrderBy;
 use plan::Kind;

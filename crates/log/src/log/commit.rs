@@ -49,11 +49,15 @@ impl LogInner {
         if self.options.background_checkpoints
             && let Some(task) = self.table.checkpoint_in_background()
         {
-            let mut background = self.background.lock();
-            background.retain(|task| !task.is_finished());
-            background.push(task);
+            self.keep(task);
         }
         Ok(())
+    }
+
+    pub(super) fn keep(&self, task: tokio::task::JoinHandle<()>) {
+        let mut background = self.background.lock();
+        background.retain(|task| !task.is_finished());
+        background.push(task);
     }
 
     /// Commits staged files under an epoch, exactly once.

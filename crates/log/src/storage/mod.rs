@@ -1,6 +1,7 @@
 //! Where a store lies: from a URI to an object store.
 
 mod local;
+mod probe;
 mod view;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use object_store::prefix::PrefixStore;
 
 pub use local::Durability;
 use local::local_store;
+pub(crate) use probe::FolderProbe;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,7 +23,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Storage {
     root: Arc<dyn ObjectStore>,
     label: String,
-    local: bool,
+    /// The folder, when it is one of this machine.
+    folder: Option<PathBuf>,
 }
 
 impl Storage {
@@ -63,12 +66,16 @@ impl Storage {
         let label = path.display().to_string();
         let root = local_store(&path, durability)
             .map_err(|error| Error::from(error).context(format!("the store {label}")))?;
-        Ok(Self { root, label, local: true })
+        let folder = path.canonicalize().map_err(|error| {
+            Error::new(ErrorKind::Storage, format!("the store {label} can't be followed"))
+                .with_source(error)
+        })?;
+        Ok(Self { root, label, folder: Some(folder) })
     }
 
     /// A store over any object store, which must support put-if-absent.
     pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
-        Self { root, label: label.to_owned(), local: false }
+        Self { root, label: label.to_owned(), folder: None }
     }
 
     /// The same store to read, as it was when the log of a state ended with this commit: what lies before a commit that is
@@ -77,7 +84,7 @@ impl Storage {
         let log = Path::from(crate::log::log_path(state));
         let view = view::LogView::new(self.root.clone(), &log, commit);
         let label = format!("{} (up to commit {commit} of {state})", self.label);
-        Self { root: Arc::new(view), label, local: false }
+        Self { root: Arc::new(view), label, folder: None }
     }
 
     /// The object store of the whole store.
@@ -92,7 +99,13 @@ impl Storage {
 
     /// Whether a look at a file's metadata costs microseconds rather than a request.
     pub(crate) fn is_local(&self) -> bool {
-        self.local
+        self.folder.is_some()
+    }
+
+    /// A probe of the folder of a table's commits, where the store is a folder.
+    pub(crate) fn commit_probe(&self, table: &str) -> Option<FolderProbe> {
+        let folder = self.folder.as_ref()?;
+        Some(FolderProbe::at(folder.join(table).join("_delta_log")))
     }
 
     /// The store of one table, with paths relative to the table.

@@ -67,6 +67,7 @@ impl Table {
         let Some((version, known)) = self.anchor.read().clone() else { return Ok(()) };
         let seen = self.look_at(version).await?;
         if seen.as_deref() == Some(known.as_str()) {
+            self.note_identity();
             return Ok(());
         }
         let old = self.state().metadata.id.clone();

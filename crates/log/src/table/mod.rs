@@ -13,6 +13,7 @@ mod gap;
 mod listing;
 mod load;
 mod model;
+mod probe;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -69,6 +70,7 @@ pub struct Table {
     /// Applications whose progress every state knows, also after a checkpoint.
     app_ids: Vec<String>,
     check_identity: bool,
+    probe: Option<probe::CommitProbe>,
     transactions_complete: AtomicBool,
     /// Progress of applications that a checkpoint holds, read on demand.
     older_transactions: RwLock<HashMap<String, Option<i64>>>,
@@ -93,6 +95,7 @@ impl Table {
             anchor: RwLock::new(None),
             app_ids: app_ids.iter().map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
+            probe: storage.commit_probe(path).map(probe::CommitProbe::new),
             transactions_complete: AtomicBool::new(true),
             older_transactions: RwLock::new(HashMap::new()),
             checkpointed: AtomicI64::new(0),

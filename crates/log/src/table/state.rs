@@ -74,6 +74,12 @@ pub struct DataFile {
 }
 
 impl DataFile {
+    /// A file of ours that no commit refers to yet.
+    pub(crate) fn uncommitted(add: FileAdd) -> Self {
+        let stats = FileStats::parse(add.stats.as_deref(), true);
+        Self { add: Arc::new(add), commits: FileCommits::All(CommitSpan::one(i64::MAX)), stats }
+    }
+
     /// Whether the rows are known to be sorted by key and order.
     pub fn is_sorted(&self) -> bool {
         self.add.tags.get(TAG_SORTED).is_some_and(|value| value == "true")
