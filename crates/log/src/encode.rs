@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::columns::{
     APPEND_ID, APPEND_SEQ, COMMIT, DELETE, DT, EVENT_TIME, OP_TYPE, STATE_KEY, VERSION, log_schema,
 };
+use crate::compression::{SAMPLE_ROWS, incompressible_fields};
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{OrderBy, Rank};
 use crate::rows::MAX_EVENT_TIME;
@@ -335,6 +336,11 @@ pub fn writer_properties(
     // Their encodings leave nothing for a compression to take: it would only cost the readers.
     for name in [VERSION, EVENT_TIME, OP_TYPE, APPEND_ID, APPEND_SEQ, COMMIT] {
         builder = builder.set_column_compression(ColumnPath::from(name), Compression::UNCOMPRESSED);
+    }
+    if rows >= SAMPLE_ROWS {
+        for path in incompressible_fields(sample) {
+            builder = builder.set_column_compression(path, Compression::UNCOMPRESSED);
+        }
     }
     builder = lean_columns(builder, sample);
     builder

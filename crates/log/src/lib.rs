@@ -38,6 +38,7 @@
 
 mod clock;
 mod columns;
+mod compression;
 mod conform;
 mod definition;
 mod encode;

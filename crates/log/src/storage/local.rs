@@ -22,6 +22,8 @@ use object_store::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::warm::read_cached;
+
 /// What an acknowledged write on a local disk means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -237,6 +239,9 @@ impl ObjectStore for LocalStore {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if let Some(bytes) = read_cached(&self.inner.path_to_filesystem(location)?, ranges) {
+            return Ok(bytes);
+        }
         self.inner.get_ranges(location, ranges).await
     }
 

@@ -3,6 +3,7 @@
 mod local;
 mod probe;
 mod view;
+mod warm;
 
 use std::path::PathBuf;
 use std::sync::Arc;
