@@ -18,7 +18,7 @@ pub use peers::{
     append_rows, count_rows, merge_rows, open_table, parquet_session, table_at, table_session,
     window_query,
 };
-pub use place::{Place, STATE, data_files, drain, open_state, peak_rss_bytes};
+pub use place::{Place, STATE, data_files, drain, folder_bytes, open_state, peak_rss_bytes};
 pub use workload::{Event, Loop, UserStatus, Workload, alluvium_loop, logins};
 
 /// What goes wrong in a bench ends it.

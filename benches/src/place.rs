@@ -100,6 +100,17 @@ pub fn data_files(table: &Path) -> Outcome<Vec<String>> {
     Ok(files)
 }
 
+/// The bytes of all files in a folder and those below it.
+pub fn folder_bytes(folder: &Path) -> Outcome<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        bytes += if about.is_dir() { folder_bytes(&entry.path())? } else { about.len() };
+    }
+    Ok(bytes)
+}
+
 /// The most memory that this process has held, in bytes.
 pub fn peak_rss_bytes() -> Outcome<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;

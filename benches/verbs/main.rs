@@ -10,6 +10,8 @@ mod commit;
 mod fold;
 mod get;
 mod get_cached;
+mod growth;
+mod history;
 mod materialize;
 mod open;
 mod scan;
@@ -21,7 +23,7 @@ use std::time::Instant;
 
 use alluvium_benches::{Outcome, Place};
 
-const VERBS: [&str; 10] = [
+const VERBS: [&str; 12] = [
     "commit",
     "bulk",
     "fold",
@@ -30,6 +32,8 @@ const VERBS: [&str; 10] = [
     "get",
     "as_of",
     "state_loop",
+    "growth",
+    "history",
     "get_cached",
     "open",
 ];
@@ -111,6 +115,8 @@ async fn run() -> Outcome<()> {
             "scan" => scan::run(&setup).await?,
             "get" => get::run(&setup).await?,
             "state_loop" => state_loop::run(&setup).await?,
+            "growth" => growth::run(&setup).await?,
+            "history" => history::run(&setup).await?,
             "get_cached" => get_cached::run(&setup).await?,
             "open" => open::run(&setup).await?,
             _ => as_of::run(&setup).await?,

@@ -130,7 +130,7 @@ impl RawState {
 
     /// Looks a key up at a point.
     pub async fn get(&self, point: Point, key: &str) -> Result<Lookup> {
-        let basis = self.reader.basis().await?;
+        let basis = self.reader.basis_by_probe().await?;
         self.reader.get(&basis, point, key).await
     }
 

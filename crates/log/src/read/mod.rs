@@ -36,7 +36,7 @@ use crate::table::{DataFile, FileCommits, Table};
 pub use filter::{KeyFilter, RowFilter};
 use hints::Leading;
 pub use hints::{FieldBounds, FieldValue, ReadHints};
-use prune::prune;
+use prune::Pruner;
 use ranges::RangeReader;
 use shape::shape;
 pub use upserts::{is_upsert_column, upsert_column};
@@ -278,13 +278,15 @@ async fn read_whole(
             remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?)
         }
     };
-    let pruned = prune(footer.metadata.metadata(), &spec.filter, leave_out.1);
+    let pruner = Pruner::new(footer.metadata.metadata(), &spec.filter, leave_out.1);
+    let row_groups = pruner.row_groups();
+    let selection = pruner.rows(&row_groups);
     let mut builder =
         ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer.metadata.clone())
             .with_projection(projection(&footer, file, spec, leave_out.0))
             .with_batch_size(BATCH_ROWS)
-            .with_row_groups(pruned.row_groups);
-    if let Some(selection) = pruned.selection {
+            .with_row_groups(row_groups);
+    if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
     let batches = builder.build()?.map(|batch| batch.map_err(unreadable));
@@ -347,7 +349,8 @@ async fn read_parts(
             remember(table, file, footers, ArrowReaderMetadata::try_new(loaded, reader_options())?)
         }
     };
-    let mut pruned = prune(footer.metadata.metadata(), &spec.filter, leave_out.1);
+    let pruner = Pruner::new(footer.metadata.metadata(), &spec.filter, leave_out.1);
+    let mut row_groups = pruner.row_groups();
     if let KeyFilter::Keys(keys) = &spec.filter.keys {
         let blooms = bloom_filters(&footer, reader.clone()).await?;
         let absent = |group: &usize| {
@@ -356,19 +359,18 @@ async fn read_parts(
                 .and_then(Option::as_ref)
                 .is_some_and(|bloom| keys.iter().all(|key| !bloom.check(&key.as_str())))
         };
-        if pruned.row_groups.iter().all(absent) {
-            pruned.row_groups.clear();
-        }
+        row_groups.retain(|group| !absent(group));
     }
-    if pruned.row_groups.is_empty() {
+    if row_groups.is_empty() {
         return Ok((stream::empty().boxed(), footer.only_upserts));
     }
+    let selection = pruner.rows(&row_groups);
     let mut builder =
         ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone())
             .with_projection(projection(&footer, file, spec, leave_out.0))
             .with_batch_size(BATCH_ROWS)
-            .with_row_groups(pruned.row_groups);
-    if let Some(selection) = pruned.selection {
+            .with_row_groups(row_groups);
+    if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
     Ok((builder.build()?.map_err(Error::from).boxed(), footer.only_upserts))

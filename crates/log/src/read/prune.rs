@@ -9,14 +9,6 @@ use super::filter::{KeyFilter, RowFilter, at_most};
 use super::hints::FieldBounds;
 use crate::columns::{EVENT_TIME, STATE_KEY, STATE_VALUE, VERSION};
 
-/// What to read of a file.
-#[derive(Debug)]
-pub(crate) struct Pruned {
-    pub(crate) row_groups: Vec<usize>,
-    /// The rows of those row groups, when not all.
-    pub(crate) selection: Option<RowSelection>,
-}
-
 /// What a column must hold for its rows to be wanted.
 enum Wanted<'a> {
     Keys(&'a KeyFilter),
@@ -77,51 +69,65 @@ impl Wanted<'_> {
     }
 }
 
-/// The columns that decide, by their places among the file's.
-fn deciding<'a>(
-    metadata: &ParquetMetaData,
-    filter: &'a RowFilter,
-    bounds: &'a [FieldBounds],
-) -> Vec<(usize, Wanted<'a>)> {
-    let columns = metadata.file_metadata().schema_descr().columns();
-    let find = |path: &[&str]| columns.iter().position(|column| column.path().parts() == path);
-    let mut wanted = Vec::new();
-    wanted.extend(find(&[STATE_KEY]).map(|leaf| (leaf, Wanted::Keys(&filter.keys))));
-    wanted.extend(find(&[VERSION]).map(|leaf| (leaf, Wanted::AtMost(filter.max_version))));
-    wanted.extend(find(&[EVENT_TIME]).map(|leaf| (leaf, Wanted::AtMost(filter.max_event_time))));
-    for of_field in bounds {
-        let leaf = find(&[STATE_VALUE, &of_field.field]);
-        wanted.extend(leaf.map(|leaf| (leaf, Wanted::Within(of_field))));
-    }
-    wanted
+/// Which rows of a file are wanted, by what its footer says of the columns that decide.
+pub(crate) struct Pruner<'a> {
+    metadata: &'a ParquetMetaData,
+    wanted: Vec<(usize, Wanted<'a>)>,
 }
 
-/// Prunes a file by its footer: rows that `filter` does not want, or whose value lies outside of `bounds`.
-pub(crate) fn prune(
-    metadata: &ParquetMetaData,
-    filter: &RowFilter,
-    bounds: &[FieldBounds],
-) -> Pruned {
-    let wanted = deciding(metadata, filter, bounds);
-    let may_match = |group: &RowGroupMetaData| {
-        wanted.iter().all(|(leaf, wanted)| wanted.in_group(group.column(*leaf).statistics()))
-    };
-    let groups = metadata.row_groups().iter().enumerate();
-    let row_groups: Vec<usize> =
-        groups.filter(|(_, group)| may_match(group)).map(|(index, _)| index).collect();
-    let mut selected: Option<RowSelection> = None;
-    // Pages of different columns end at different rows, so each column gives a selection of its own, and what all of
-    // them select is read.
-    for (leaf, wanted) in &wanted {
-        let Some(by_column) = select_pages(metadata, &row_groups, *leaf, wanted) else {
-            return Pruned { row_groups, selection: None };
+impl<'a> Pruner<'a> {
+    /// For rows that `filter` wants, and whose value does not lie outside of `bounds`.
+    pub(crate) fn new(
+        metadata: &'a ParquetMetaData,
+        filter: &'a RowFilter,
+        bounds: &'a [FieldBounds],
+    ) -> Self {
+        let columns = metadata.file_metadata().schema_descr().columns();
+        let mut wanted = Vec::new();
+        let mut add = |path: &[&str], of_column: Wanted<'a>| {
+            let leaf = columns.iter().position(|column| column.path().parts() == path);
+            wanted.extend(leaf.map(|leaf| (leaf, of_column)));
         };
-        selected = Some(match selected {
-            None => by_column,
-            Some(known) => known.intersection(&by_column),
-        });
+        if filter.keys != KeyFilter::All {
+            add(&[STATE_KEY], Wanted::Keys(&filter.keys));
+        }
+        if filter.max_version.is_some() {
+            add(&[VERSION], Wanted::AtMost(filter.max_version));
+        }
+        if filter.max_event_time.is_some() {
+            add(&[EVENT_TIME], Wanted::AtMost(filter.max_event_time));
+        }
+        for of_field in bounds {
+            add(&[STATE_VALUE, &of_field.field], Wanted::Within(of_field));
+        }
+        Self { metadata, wanted }
     }
-    Pruned { row_groups, selection: selected }
+
+    /// The row groups that may hold wanted rows.
+    pub(crate) fn row_groups(&self) -> Vec<usize> {
+        let may_match = |group: &RowGroupMetaData| {
+            self.wanted
+                .iter()
+                .all(|(leaf, wanted)| wanted.in_group(group.column(*leaf).statistics()))
+        };
+        let groups = self.metadata.row_groups().iter().enumerate();
+        groups.filter(|(_, group)| may_match(group)).map(|(index, _)| index).collect()
+    }
+
+    /// The rows of the pages of some row groups that may hold wanted rows; `None` when all may.
+    pub(crate) fn rows(&self, row_groups: &[usize]) -> Option<RowSelection> {
+        let mut selected: Option<RowSelection> = None;
+        // Pages of different columns end at different rows, so each column gives a selection of its own, and what all of
+        // them select is read.
+        for (leaf, wanted) in &self.wanted {
+            let by_column = select_pages(self.metadata, row_groups, *leaf, wanted)?;
+            selected = Some(match selected {
+                None => by_column,
+                Some(known) => known.intersection(&by_column),
+            });
+        }
+        selected
+    }
 }
 
 /// The rows of one column's pages that may match; `None` without an index of the pages.

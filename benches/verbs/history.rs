@@ -1,0 +1,49 @@
+//! The history of one key, and gets as of a version, over a log of many files.
+
+use alluvium::{KeyFilter, OrderBy, Point};
+use alluvium_benches::{Events, Figures, KEYS, Outcome, Samples, distinct_keys, key_text, timed};
+use futures::TryStreamExt;
+
+use crate::Setup;
+
+const FILE_ROWS: usize = 20_000;
+
+pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
+    let figures = Figures::of("history");
+    let place = setup.place("history")?;
+    let files = setup.pick(500, 50);
+    let (store, state) = place.new_state("store", OrderBy::Version).await?;
+    let mut events = Events::seeded(30);
+    for _ in 0..files {
+        state.append(&events.random(FILE_ROWS, KEYS)?).await?;
+    }
+    let rows = files * FILE_ROWS;
+    let name = format!("over {}k rows in {files} files", rows / 1_000);
+    let reader = state.reader();
+    let basis = reader.basis().await?;
+    let (mut histories, mut gets) = (Samples::default(), Samples::default());
+    for (index, key) in distinct_keys(31, setup.pick(200, 50), KEYS).into_iter().enumerate() {
+        let key = key_text(key);
+        let history = async {
+            let rows =
+                reader.history_rows(&basis, KeyFilter::keys([key.clone()]), Point::LATEST).await?;
+            rows.try_fold(0, |sum, batch| std::future::ready(Ok(sum + batch.num_rows()))).await
+        };
+        let (found, took) = timed(history).await;
+        found?;
+        let point = Point::at_version((rows / 2) as i64);
+        let (got, took_get) = timed(state.get(point, &key)).await;
+        got?;
+        // The first ones read the footers.
+        if index >= 5 {
+            histories.push(took);
+            gets.push(took_get);
+        }
+    }
+    figures.latency("alluvium", &format!("history of a key {name}"), &histories);
+    figures.ratio("50 ms", "history of a key", 0.05 / histories.median(), 1.0);
+    figures.latency("alluvium", &format!("get as of a version {name}"), &gets);
+    figures.ratio("10 ms", "get as of a version", 0.01 / gets.median(), 1.0);
+    store.close().await;
+    Ok(())
+}
