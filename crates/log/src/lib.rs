@@ -51,6 +51,7 @@ mod order;
 mod read;
 mod required;
 mod rows;
+mod settings;
 mod storage;
 mod table;
 #[cfg(test)]
@@ -77,9 +78,13 @@ pub use read::{
     upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
+pub use settings::{
+    LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings, duration_text,
+    parse_duration,
+};
 pub use storage::{Durability, Storage, validate_state_name};
 pub use table::{
-    Action, Attempt, CHECKPOINT_INTERVAL, CommitInfo, CommitSpan, DataFile, FileAdd, FileCommits,
-    FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Protocol, TAG_APPEND,
-    TAG_COMMIT, TAG_SORTED, Table, TableMetadata, TableState,
+    Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
+    FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome,
+    Protocol, TAG_APPEND, TAG_COMMIT, TAG_SORTED, Table, TableMetadata, TableState,
 };

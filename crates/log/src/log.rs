@@ -17,6 +17,7 @@ use crate::definition::StateDefinition;
 use crate::epoch::EpochCommit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rows::LogRows;
+use crate::settings::MaintenanceSettings;
 use crate::storage::{Storage, validate_state_name};
 use crate::table::{Table, TableState};
 use crate::writer::GroupCommitter;
@@ -200,6 +201,12 @@ impl Log {
     pub fn definition_at(&self, state: &TableState) -> Result<Arc<StateDefinition>> {
         self.inner.note_definition(state)?;
         Ok(self.definition())
+    }
+
+    /// How long what is kept, as of the newest commit known here.
+    pub fn maintenance_settings(&self) -> Result<MaintenanceSettings> {
+        MaintenanceSettings::from_metadata(&self.state().metadata)
+            .map_err(|error| error.context(format!("state {}", self.name())))
     }
 
     /// The newest commit known here and its files.

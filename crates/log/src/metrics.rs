@@ -12,3 +12,5 @@ pub const COMMIT_CONFLICTS: &str = "alluvium_commit_conflicts_total";
 pub const CHECKPOINTS: &str = "alluvium_checkpoints_total";
 /// Appends that shared one commit: appends per commit = appends / commits.
 pub const APPENDS: &str = "alluvium_appends_total";
+/// Commits whose files were removed because no kept version needs them.
+pub const COMMITS_CLEANED_UP: &str = "alluvium_commits_cleaned_up_total";

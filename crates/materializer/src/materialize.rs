@@ -97,6 +97,7 @@ pub struct MaterializeReport {
 struct Work {
     definition: Arc<StateDefinition>,
     now_ms: i64,
+    log: Log,
     before: SnapshotState,
     table: Arc<Table>,
     expected_version: i64,
@@ -192,6 +193,7 @@ async fn attempt(
         ranking: Ranking::from(definition.order_by),
         definition,
         now_ms: log.clock().now_ms(),
+        log: log.clone(),
         before,
         table,
         tail,
@@ -391,11 +393,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
             metrics::counter!(crate::metrics::ROWS_FOLDED).increment(report.rows_folded);
             metrics::counter!(crate::metrics::ROWS_WRITTEN).increment(rows_written);
             metrics::counter!(crate::metrics::CONFLICTING_TIES).increment(report.conflicting_ties);
-            if work.table.is_checkpoint_due()
-                && let Err(error) = work.table.checkpoint().await
-            {
-                tracing::warn!(table = work.table.label(), %error, "a checkpoint could not be written");
-            }
+            work.table.checkpoint_if_due(work.log.maintenance_settings()).await;
             Ok(Some(MaterializeReport {
                 snapshot_version: state.version,
                 elapsed: work.started.elapsed(),

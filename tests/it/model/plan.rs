@@ -46,6 +46,11 @@ pub(crate) enum Step {
         handle: usize,
         snapshot: bool,
     },
+    /// Cleans up the commits that the newest checkpoint makes superfluous, at once.
+    CleanUp {
+        handle: usize,
+        snapshot: bool,
+    },
     Reopen {
         handle: usize,
     },
@@ -71,6 +76,7 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         85..92 => Step::Reopen { handle },
         92..97 if kind.foreign => Step::Optimize,
         97..98 if kind.foreign => Step::ForeignAppend,
+        98..100 => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
         _ => Step::Append { handle },
     }
 }

@@ -162,6 +162,7 @@ impl World {
                 checks::sound(self).await;
             }
             Step::Checkpoint { handle, snapshot } => self.checkpoint(handle, snapshot).await,
+            Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
@@ -263,6 +264,24 @@ impl World {
         let snapshot = state.snapshot().refresh().await.unwrap();
         if let Some((table, _)) = snapshot.table() {
             assert!(table.checkpoint().await.unwrap());
+        }
+    }
+
+    /// Nothing but what the newest checkpoint holds is left to those who open the tables from now on.
+    async fn clean_up(&mut self, handle: usize, snapshot: bool) {
+        if self.rng.random_bool(0.7) {
+            self.checkpoint(handle, snapshot).await;
+        }
+        let state = &self.handles[handle];
+        match snapshot {
+            false => {
+                state.log().table().clean_up(0, false).await.unwrap();
+            }
+            true => {
+                if let Some((table, _)) = state.snapshot().state().table() {
+                    table.clean_up(0, false).await.unwrap();
+                }
+            }
         }
     }
 

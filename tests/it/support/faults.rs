@@ -1,4 +1,5 @@
-//! Object stores that count what is asked of them, or lose the reply of a write that took place.
+//! Object stores that count what is asked of them, lose the reply of a write that took place, or whose process dies at a
+//! chosen call.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// What a store was asked for.
@@ -34,10 +35,47 @@ impl Counts {
     }
 }
 
+/// The death of a process at one of its calls of the store.
+#[derive(Debug)]
+struct Crash {
+    /// Calls that are still to be answered.
+    calls_left: AtomicI64,
+    /// Whether the call at which it dies takes place nevertheless.
+    takes_place: AtomicBool,
+    dead: AtomicBool,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    Unanswered,
+    Never,
+}
+
+impl Crash {
+    fn fate(&self) -> Fate {
+        if self.dead.load(Ordering::SeqCst) {
+            return Fate::Never;
+        }
+        if self.calls_left.fetch_sub(1, Ordering::SeqCst) > 0 {
+            return Fate::Answered;
+        }
+        self.dead.store(true, Ordering::SeqCst);
+        if self.takes_place.load(Ordering::SeqCst) { Fate::Unanswered } else { Fate::Never }
+    }
+
+    /// Refuses a call that only reads, once it is time.
+    fn read(&self) -> Result<()> {
+        if self.fate() == Fate::Answered { Ok(()) } else { Err(timeout()) }
+    }
+}
+
 /// A store in memory with faults that a test turns on.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    inner: InMemory,
+    inner: Arc<InMemory>,
+    crash: Arc<Crash>,
     pub(crate) counts: Counts,
     /// Replies of writes of commits (`N.json`) that are still to be lost: the write takes place, the caller sees an error.
     pub(crate) lost_commit_replies: AtomicI64,
@@ -51,8 +89,38 @@ pub(crate) struct FaultyStore {
 
 impl FaultyStore {
     pub(crate) fn new() -> Arc<Self> {
+        Self::over(Arc::new(InMemory::new()))
+    }
+
+    /// The same objects as another process sees them: without faults.
+    pub(crate) fn reborn(&self) -> Arc<Self> {
+        Self::over(self.inner.clone())
+    }
+
+    /// A copy of the objects, which goes its own way.
+    pub(crate) fn forked(&self) -> Arc<Self> {
+        Self::over(Arc::new(self.inner.fork()))
+    }
+
+    /// Lets the process die at its n-th call from now (0: the next one); whether that call takes place is told too.
+    pub(crate) fn die_at(&self, call: i64, takes_place: bool) {
+        self.crash.takes_place.store(takes_place, Ordering::SeqCst);
+        self.crash.calls_left.store(call, Ordering::SeqCst);
+    }
+
+    /// Whether the process has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.crash.dead.load(Ordering::SeqCst)
+    }
+
+    fn over(inner: Arc<InMemory>) -> Arc<Self> {
         Arc::new(Self {
-            inner: InMemory::new(),
+            inner,
+            crash: Arc::new(Crash {
+                calls_left: AtomicI64::new(i64::MAX),
+                takes_place: AtomicBool::new(false),
+                dead: AtomicBool::new(false),
+            }),
             counts: Counts::default(),
             lost_commit_replies: AtomicI64::new(0),
             failed_commits: AtomicI64::new(0),
@@ -100,7 +168,14 @@ impl ObjectStore for FaultyStore {
         {
             return Err(timeout());
         }
+        let fate = self.crash.fate();
+        if fate == Fate::Never {
+            return Err(timeout());
+        }
         let done = self.inner.put_opts(location, payload, options).await?;
+        if fate == Fate::Unanswered {
+            return Err(timeout());
+        }
         let lost = (is_commit(location) && due(&self.lost_commit_replies))
             || (is_data(location) && due(&self.lost_data_replies));
         if lost { Err(timeout()) } else { Ok(done) }
@@ -112,6 +187,7 @@ impl ObjectStore for FaultyStore {
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
+        self.crash.read()?;
         self.inner.put_multipart_opts(location, options).await
     }
 
@@ -123,6 +199,7 @@ impl ObjectStore for FaultyStore {
         if is_data(location) {
             self.counts.data_gets.fetch_add(1, Ordering::SeqCst);
         }
+        self.crash.read()?;
         self.inner.get_opts(location, options).await
     }
 
@@ -131,6 +208,7 @@ impl ObjectStore for FaultyStore {
         if is_data(location) {
             self.counts.data_gets.fetch_add(1, Ordering::SeqCst);
         }
+        self.crash.read()?;
         self.inner.get_ranges(location, ranges).await
     }
 
@@ -139,12 +217,28 @@ impl ObjectStore for FaultyStore {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         self.counts.deletes.fetch_add(1, Ordering::SeqCst);
-        self.inner.delete_stream(locations)
+        let (inner, crash) = (self.inner.clone(), self.crash.clone());
+        locations
+            .then(move |location| {
+                let (inner, crash) = (inner.clone(), crash.clone());
+                async move {
+                    let location = location?;
+                    let fate = crash.fate();
+                    if fate != Fate::Never {
+                        inner.delete(&location).await?;
+                    }
+                    if fate == Fate::Answered { Ok(location) } else { Err(timeout()) }
+                }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.lists.fetch_add(1, Ordering::SeqCst);
-        self.inner.list(prefix)
+        match self.crash.read() {
+            Ok(()) => self.inner.list(prefix),
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        }
     }
 
     fn list_with_offset(
@@ -153,11 +247,15 @@ impl ObjectStore for FaultyStore {
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.lists.fetch_add(1, Ordering::SeqCst);
-        self.inner.list_with_offset(prefix, offset)
+        match self.crash.read() {
+            Ok(()) => self.inner.list_with_offset(prefix, offset),
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        }
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         self.counts.lists.fetch_add(1, Ordering::SeqCst);
+        self.crash.read()?;
         self.inner.list_with_delimiter(prefix).await
     }
 

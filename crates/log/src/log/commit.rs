@@ -8,6 +8,7 @@ use super::{EpochOutcome, LogInner, Receipt, StagedFile};
 use crate::definition::StateDefinition;
 use crate::epoch::OWNER_PREFIX;
 use crate::error::{Error, ErrorKind, Result};
+use crate::settings::MaintenanceSettings;
 use crate::table::{Action, Attempt, Outcome, TableState};
 
 impl LogInner {
@@ -47,7 +48,9 @@ impl LogInner {
         metrics::counter!(crate::metrics::COMMITS).increment(1);
         metrics::counter!(crate::metrics::ROWS_APPENDED).increment(rows as u64);
         if self.options.background_checkpoints
-            && let Some(task) = self.table.checkpoint_in_background()
+            && let Some(task) = self
+                .table
+                .checkpoint_in_background(MaintenanceSettings::from_metadata(&state.metadata))
         {
             self.keep(task);
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::Table;
 use crate::error::Result;
+use crate::settings::MaintenanceSettings;
 
 /// Commits between checkpoints, at least.
 pub const CHECKPOINT_INTERVAL: i64 = 100;
@@ -30,16 +31,41 @@ impl Table {
         Ok(true)
     }
 
-    /// Writes a checkpoint in the background when one is due. Its failure costs only time at the next opening.
-    pub fn checkpoint_in_background(self: &Arc<Self>) -> Option<tokio::task::JoinHandle<()>> {
+    /// Writes a checkpoint when one is due, and removes the commits that it makes superfluous. A failure costs only time at
+    /// the next opening, or room: it is told to the trace and tried again after the next commits.
+    pub async fn checkpoint_if_due(&self, settings: Result<MaintenanceSettings>) {
+        if !self.is_checkpoint_due() {
+            return;
+        }
+        match self.checkpoint().await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(table = %self.label, %error, "a checkpoint could not be written");
+                return;
+            }
+        }
+        let cleaned = match settings {
+            Ok(settings) => self.clean_up(settings.commit_retention_ms, false).await,
+            Err(error) => Err(error),
+        };
+        match cleaned {
+            Ok(report) => tracing::debug!(table = %self.label, ?report, "cleaned up the log"),
+            Err(error) => {
+                tracing::warn!(table = %self.label, %error, "the log could not be cleaned up");
+            }
+        }
+    }
+
+    /// Does the same in the background, when it is due.
+    pub fn checkpoint_in_background(
+        self: &Arc<Self>,
+        settings: Result<MaintenanceSettings>,
+    ) -> Option<tokio::task::JoinHandle<()>> {
         if !self.is_checkpoint_due() || self.checkpointing.try_lock().is_err() {
             return None;
         }
         let table = self.clone();
-        Some(tokio::spawn(async move {
-            if let Err(error) = table.checkpoint().await {
-                tracing::warn!(table = %table.label, %error, "a checkpoint could not be written");
-            }
-        }))
+        Some(tokio::spawn(async move { table.checkpoint_if_due(settings).await }))
     }
 }

@@ -1,12 +1,17 @@
 //! Following a table: the commits that others make, and whether it is still the same table.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use object_store::ObjectStoreExt;
+use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::state::TableState;
 use super::{Table, commit_path};
 use crate::error::{Error, ErrorKind, Result};
+use crate::settings::LEAST_COMMIT_RETENTION_MS;
+
+/// A handle that has not looked at the log for so long makes sure that the commits after its own were not cleaned up.
+const IDLE_MS: i64 = LEAST_COMMIT_RETENTION_MS / 6;
 
 impl Table {
     /// Reads the commits that others have made; returns the newest state.
@@ -14,8 +19,9 @@ impl Table {
     /// It doesn't wait for a commit that is being made here: whoever has read further publishes, and a state is the same
     /// whoever has read it.
     pub async fn refresh(&self) -> Result<Arc<TableState>> {
-        self.verify_identity().await?;
-        self.catch_up().await?;
+        if !self.verify_identity().await? {
+            self.catch_up().await?;
+        }
         Ok(self.state())
     }
 
@@ -34,7 +40,17 @@ impl Table {
         if state.version > before.version {
             self.publish(Arc::new(state)).await?;
         }
+        self.note_seen();
         if is_torn { self.look_over_gap(next).await } else { Ok(()) }
+    }
+
+    fn note_seen(&self) {
+        self.seen_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+    }
+
+    fn has_idled(&self) -> bool {
+        let seen = self.seen_ms.load(Ordering::Relaxed);
+        self.clock.now_ms().saturating_sub(seen).saturating_abs() >= IDLE_MS
     }
 
     /// Makes a state the newest one, unless a newer one is known by now.
@@ -47,29 +63,53 @@ impl Table {
         let mut current = self.state.write();
         if state.version >= current.version {
             if let Some(seen) = seen {
-                *self.anchor.write() = seen.map(|etag| (state.version, etag));
+                let etag = seen.and_then(|meta| meta.e_tag);
+                *self.anchor.write() = etag.map(|etag| (state.version, etag));
             }
             *current = state;
+            self.note_seen();
         }
         Ok(())
     }
 
-    pub(super) async fn look_at(&self, version: i64) -> Result<Option<String>> {
+    pub(super) async fn look_at(&self, version: i64) -> Result<Option<ObjectMeta>> {
         match self.store.head(&commit_path(version)).await {
-            Ok(meta) => Ok(meta.e_tag),
+            Ok(meta) => Ok(Some(meta)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.placed(error.into())),
         }
     }
 
-    /// Makes sure that the table under this handle is still the one that was opened.
-    pub(super) async fn verify_identity(&self) -> Result<()> {
-        let Some((version, known)) = self.anchor.read().clone() else { return Ok(()) };
-        let seen = self.look_at(version).await?;
-        if seen.as_deref() == Some(known.as_str()) {
-            self.note_identity();
-            return Ok(());
+    /// Makes sure that the table under this handle is still the one that was opened, and that what this handle knows of it
+    /// is not older than what the log still tells; true when everything that there is was read on the way.
+    pub(super) async fn verify_identity(&self) -> Result<bool> {
+        let known = self.state().version;
+        if known < 0 {
+            return Ok(false);
         }
+        let anchor = self.anchor.read().clone();
+        if let Some((version, etag)) = anchor {
+            let seen = self.look_at(version).await?.and_then(|meta| meta.e_tag);
+            if seen.as_deref() != Some(etag.as_str()) {
+                return self.reload(version).await.map(|()| true);
+            }
+            self.note_identity();
+        }
+        if !self.has_idled() {
+            return Ok(false);
+        }
+        // Commits are cleaned up in ascending order. So if the last one that could be read is still there afterwards, the
+        // next one was not missing for having been cleaned up.
+        self.catch_up().await?;
+        let newest = self.state().version;
+        if self.look_at(newest).await?.is_none() {
+            self.reload(newest).await?;
+        }
+        Ok(true)
+    }
+
+    /// Loads the table anew; refuses another one than it was.
+    async fn reload(&self, version: i64) -> Result<()> {
         let old = self.state().metadata.id.clone();
         let now = match self.load().await? {
             Some(state) if state.metadata.id == old && state.version >= version => {

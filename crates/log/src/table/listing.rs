@@ -1,65 +1,174 @@
-//! What lies in a table's log folder.
+//! What lies in a table's log folder: commits, checkpoints, what belongs to them, and left-overs; and from where a version
+//! can be made of it.
 
-use futures::StreamExt;
-use object_store::ObjectStore;
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::TryStreamExt;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::Table;
 use crate::error::Result;
 
+/// What a file of the log folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LogFileKind {
+    /// `N.json`.
+    Commit,
+    /// A checksum of a version, or several commits in one file: derived from commits, and of no use without them.
+    Derived,
+    /// A checkpoint, or a part of one.
+    Checkpoint,
+}
+
+/// A file of the log folder that belongs to a version; the least one when it belongs to several.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LogFile {
+    pub(super) version: i64,
+    pub(super) kind: LogFileKind,
+    pub(super) meta: ObjectMeta,
+}
+
+/// The files of a table's log folder.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct LogListing {
+    /// The versions that have a commit, ascending.
+    pub(super) commits: Vec<i64>,
+    /// The versions that have a whole checkpoint.
+    pub(super) checkpoints: BTreeSet<i64>,
+    /// All of the above file by file, and what is derived from them.
+    pub(super) files: Vec<LogFile>,
+    /// Left-overs of writers that died before they gave a file its name.
+    pub(super) temporary: Vec<ObjectMeta>,
+    /// Parts found of checkpoints of several parts, by version and number of parts.
+    parts: BTreeMap<(i64, u64), BTreeSet<u64>>,
+}
+
+/// Where the reading of a version may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// With the checkpoint of this version.
+    Checkpoint(i64),
+    /// With the first commit.
+    First,
+}
+
 impl Table {
+    /// Lists the log folder.
     pub(super) async fn list_log(&self) -> Result<LogListing> {
         let mut listing = LogListing::default();
         let folder = Path::from("_delta_log");
         let mut entries = self.store.list(Some(&folder));
-        while let Some(entry) = entries.next().await {
-            let location = entry.map_err(|e| self.placed(e.into()))?.location;
+        while let Some(meta) = entries.try_next().await.map_err(|e| self.placed(e.into()))? {
             // Only files straight in the log folder count.
-            if location.parts().count() == 2 {
-                listing.note(location.filename().unwrap_or_default());
+            if meta.location.parts().count() == 2 {
+                listing.note(meta);
             }
         }
         listing.commits.sort_unstable();
+        let whole = listing.parts.iter().filter(|((_, of), found)| found.len() as u64 == *of);
+        let whole: Vec<i64> = whole.map(|((version, _), _)| *version).collect();
+        listing.checkpoints.extend(whole);
         Ok(listing)
     }
 }
 
-/// The names in a table's log folder, as far as they are commits and checkpoints.
-#[derive(Debug, Default)]
-pub(super) struct LogListing {
-    pub(super) commits: Vec<i64>,
-    pub(super) checkpoint: Option<i64>,
+/// The version that a name begins with, and the rest of the name.
+fn versioned(name: &str) -> Option<(i64, &str)> {
+    let (digits, rest) = name.split_at_checked(20)?;
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| digits.parse().ok())?.map(|version| (version, rest))
+}
+
+/// Reads `.checkpoint.<part>.<parts>.parquet`.
+fn part_of(rest: &str) -> Option<(u64, u64)> {
+    let numbers = rest.strip_prefix(".checkpoint.")?.strip_suffix(".parquet")?;
+    let (part, parts) = numbers.split_once('.')?;
+    Some((part.parse().ok()?, parts.parse().ok()?))
 }
 
 impl LogListing {
-    fn note(&mut self, name: &str) {
-        let Some((digits, rest)) = name.split_at_checked(20) else { return };
-        if !digits.bytes().all(|b| b.is_ascii_digit()) {
+    fn note(&mut self, meta: ObjectMeta) {
+        let name = meta.location.filename().unwrap_or_default().to_owned();
+        // Hadoop keeps checksums of files beside them, under hidden names.
+        let plain = name.strip_prefix('.').filter(|rest| rest.ends_with(".crc")).unwrap_or(&name);
+        let Some((version, rest)) = versioned(plain) else {
+            if name.ends_with(".tmp") {
+                self.temporary.push(meta);
+            }
             return;
-        }
-        let Ok(version) = digits.parse::<i64>() else { return };
-        if rest == ".json" {
+        };
+        let kind = if rest == ".json" {
             self.commits.push(version);
-        } else if rest.starts_with(".checkpoint") {
-            self.checkpoint = self.checkpoint.max(Some(version));
-        }
+            LogFileKind::Commit
+        } else if rest.ends_with(".crc") || rest.ends_with(".compacted.json") {
+            LogFileKind::Derived
+        } else if let Some((part, parts)) = part_of(rest) {
+            self.parts.entry((version, parts)).or_default().insert(part);
+            LogFileKind::Checkpoint
+        } else if rest.starts_with(".checkpoint.")
+            && (rest.ends_with(".parquet") || rest.ends_with(".json"))
+        {
+            self.checkpoints.insert(version);
+            LogFileKind::Checkpoint
+        } else {
+            if name.ends_with(".tmp") {
+                self.temporary.push(meta);
+            }
+            return;
+        };
+        self.files.push(LogFile { version, kind, meta });
     }
 
+    /// The newest version.
     pub(super) fn newest(&self) -> Option<i64> {
-        self.commits.last().copied().max(self.checkpoint)
+        self.commits.last().copied().max(self.checkpoints.last().copied())
     }
 
-    pub(super) fn reaches_back_to_the_first(&self) -> bool {
-        self.commits.first() == Some(&0)
+    /// The least version from which on there is a commit for each up to `version`; one more when `version` has none.
+    pub(super) fn first_of_run(&self, version: i64) -> i64 {
+        let mut first = version + 1;
+        let up_to = self.commits.partition_point(|commit| *commit <= version);
+        for commit in self.commits.iter().take(up_to).rev() {
+            if *commit + 1 != first {
+                break;
+            }
+            first = *commit;
+        }
+        first
     }
 
-    /// The first commit that is missing among those needed: after the checkpoint, or all.
-    pub(super) fn gap(&self) -> Option<i64> {
-        let first = self.checkpoint.map_or(0, |version| version + 1);
-        let needed = self.commits.iter().filter(|&&version| version >= first);
-        needed
-            .zip(first..)
-            .find(|(version, expected)| *version != expected)
-            .map(|(_, expected)| expected)
+    /// From where a version can be made: the nearest place first.
+    pub(super) fn origins(&self, version: i64) -> Vec<Origin> {
+        let first = self.first_of_run(version);
+        let checkpoints = self.checkpoints.range(first.saturating_sub(1)..=version).rev();
+        let mut origins: Vec<Origin> = checkpoints.map(|at| Origin::Checkpoint(*at)).collect();
+        if first == 0 {
+            origins.push(Origin::First);
+        }
+        origins
+    }
+
+    /// The first commit that is missing after the newest checkpoint.
+    pub(super) fn gap(&self) -> i64 {
+        let first = self.checkpoints.last().map_or(0, |version| version + 1);
+        let needed = self.commits.iter().copied().filter(|version| *version >= first);
+        let mut expected = first;
+        for version in needed {
+            if version != expected {
+                break;
+            }
+            expected += 1;
+        }
+        expected
+    }
+
+    /// The oldest version that can be read, of those from which every later one up to the newest can be read too.
+    pub(super) fn oldest_readable(&self) -> Option<i64> {
+        let origins = self.origins(self.newest()?);
+        origins.last().map(|origin| match origin {
+            Origin::Checkpoint(version) => *version,
+            Origin::First => 0,
+        })
     }
 }

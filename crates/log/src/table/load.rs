@@ -1,4 +1,4 @@
-//! Loading a table: the newest checkpoint and the commits after it, or a version of the past.
+//! Loading a table: a checkpoint and the commits after it, or all commits; the newest version, or one of the past.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,41 +7,90 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::ObjectStoreExt;
 
 use super::delta;
+use super::listing::{LogListing, Origin};
 use super::state::TableState;
 use super::{Action, Table, commit_path};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
-/// How many commits are read at the same time when a log without checkpoints is opened.
+/// How many commits are read at the same time.
 const REPLAY_CONCURRENCY: usize = 32;
+/// How often loading begins anew because the log was cleaned up meanwhile.
+const MAX_LOADS: u32 = 4;
 
 impl Table {
+    /// Loads the newest version; `None` when there is no table.
     pub(super) async fn load(&self) -> Result<Option<TableState>> {
-        let listing = self.list_log().await?;
-        let Some(newest) = listing.newest() else { return Ok(None) };
-        if let Some(gap) = listing.gap() {
-            return Err(self.missing_commit(gap));
-        }
-        self.checkpointed.store(listing.checkpoint.unwrap_or(0), Ordering::Relaxed);
-        let Some(checkpoint) = listing.checkpoint else {
-            return self.replay(TableState::empty(), 0, newest).await.map(Some);
-        };
-        self.transactions_complete.store(false, Ordering::Relaxed);
-        // The commits after the checkpoint are read here, each once.
-        let state = match self.access.load(Some(checkpoint), &self.known_applications()).await {
-            Ok(loaded) => self.replay(TableState::loaded(loaded), checkpoint + 1, newest).await?,
-            Err(error) if listing.reaches_back_to_the_first() => {
-                tracing::warn!(table = %self.label, %error, "a checkpoint is unusable; replaying the whole log");
-                self.transactions_complete.store(true, Ordering::Relaxed);
-                self.replay(TableState::empty(), 0, newest).await?
+        let mut listing = self.list_log().await?;
+        for _ in 1..MAX_LOADS {
+            let error = match self.load_listed(&listing).await {
+                Ok(state) => return Ok(state),
+                Err(error) => error,
+            };
+            // What was listed may have been cleaned up since, being replaced by something newer.
+            let again = self.list_log().await?;
+            if again == listing {
+                return Err(error);
             }
-            Err(error) => return Err(self.placed(error)),
-        };
-        if state.has_unknown_commits() && listing.reaches_back_to_the_first() {
-            // Another engine wrote files without our tags; only the commits themselves say when.
-            self.transactions_complete.store(true, Ordering::Relaxed);
-            return self.replay(TableState::empty(), 0, newest).await.map(Some);
+            listing = again;
         }
+        self.load_listed(&listing).await
+    }
+
+    async fn load_listed(&self, listing: &LogListing) -> Result<Option<TableState>> {
+        let Some(newest) = listing.newest() else { return Ok(None) };
+        let origins = listing.origins(newest);
+        if origins.is_empty() {
+            return Err(self.missing_commit(listing.gap()));
+        }
+        let newest_checkpoint = listing.checkpoints.last().copied().unwrap_or(0);
+        self.checkpointed.store(newest_checkpoint, Ordering::Relaxed);
+        let (origin, state) = self.load_from(&origins, newest).await?;
+        self.transactions_complete.store(origin == Origin::First, Ordering::Relaxed);
         Ok(Some(state))
+    }
+
+    /// Makes a version from the nearest origin that can be read.
+    ///
+    /// A checkpoint doesn't say what commits the rows of another engine's files have: then the farthest origin is asked,
+    /// which knows most.
+    async fn load_from(&self, origins: &[Origin], version: i64) -> Result<(Origin, TableState)> {
+        let mut failure = None;
+        for origin in origins {
+            match self.load_origin(*origin, version).await {
+                Ok(state) => {
+                    let farthest = origins.last().filter(|last| *last != origin);
+                    if state.has_unknown_commits()
+                        && let Some(farthest) = farthest
+                        && let Ok(more) = self.load_origin(*farthest, version).await
+                    {
+                        return Ok((*farthest, more));
+                    }
+                    return Ok((*origin, state));
+                }
+                Err(error) => {
+                    tracing::warn!(table = %self.label, ?origin, %error, "a version can't be read from here; trying an older checkpoint");
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| self.missing_commit(version)))
+    }
+
+    async fn load_origin(&self, origin: Origin, version: i64) -> Result<TableState> {
+        match origin {
+            Origin::First => self.replay(TableState::empty(), 0, version).await,
+            Origin::Checkpoint(at) => {
+                let loaded = self
+                    .access
+                    .load(Some(at), &self.known_applications())
+                    .await
+                    .map_err(|e| self.placed(e))?;
+                // A checkpoint has no time; the commit that it stands for has, while it is kept.
+                let commit = self.read_commit(at).await?.unwrap_or_default();
+                let state = TableState::loaded(loaded).made_at(commit_time(&commit));
+                self.replay(state, at + 1, version).await
+            }
+        }
     }
 
     /// Whose progress a loaded state must know: what was known before must not be forgotten by a reload.
@@ -57,28 +106,53 @@ impl Table {
 
     /// The table as it was at an earlier version.
     pub async fn state_at(&self, version: i64) -> Result<TableState> {
-        if let Ok(state) = self.replay(TableState::empty(), 0, version).await {
-            return Ok(state);
+        let listing = self.list_log().await?;
+        let origins = listing.origins(version);
+        if origins.is_empty() {
+            let newest = listing.newest().unwrap_or(-1);
+            let oldest = listing.oldest_readable().unwrap_or(newest);
+            return Err(self.placed(Error::new(
+                ErrorKind::PointUnavailable,
+                format!(
+                    "version {version} can't be read: the versions {oldest} to {newest} can; older ones are cleaned up"
+                ),
+            )));
         }
-        let loaded =
-            self.access.load(Some(version), &self.app_ids).await.map_err(|e| self.placed(e))?;
-        Ok(TableState::loaded(loaded))
+        self.load_from(&origins, version).await.map(|(_, state)| state)
     }
 
-    /// Every version of the table from the first one on, as far as its commits can still be read one by one; else none.
+    /// Every version of the table that can be read, oldest first.
     ///
     /// The states share what they have in common, so that many of them cost little more than one.
     pub async fn states(&self) -> Result<Vec<Arc<TableState>>> {
         let newest = self.state().version;
+        let listing = self.list_log().await?;
+        let mut origins = listing.origins(newest);
+        while let Some(origin) = origins.pop() {
+            match self.states_from(origin, newest).await {
+                Ok(states) => return Ok(states),
+                // A younger checkpoint may be whole, or this one is being cleaned up.
+                Err(error) if !origins.is_empty() => {
+                    tracing::debug!(table = %self.label, ?origin, %error, "versions can't be read from here on");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(vec![self.state()])
+    }
+
+    async fn states_from(&self, origin: Origin, newest: i64) -> Result<Vec<Arc<TableState>>> {
         let mut states: Vec<Arc<TableState>> = Vec::new();
-        let mut commits = stream::iter(0..=newest)
-            .map(|version| {
-                async move { Ok::<_, Error>((version, self.read_commit(version).await?)) }.boxed()
-            })
-            .buffered(REPLAY_CONCURRENCY);
-        let mut state = TableState::empty();
+        let mut state = match origin {
+            Origin::First => TableState::empty(),
+            Origin::Checkpoint(at) => {
+                let state = self.load_origin(origin, at).await?;
+                states.push(Arc::new(state.clone()));
+                state
+            }
+        };
+        let mut commits = self.commits(state.version + 1, newest);
         while let Some((version, actions)) = commits.try_next().await? {
-            let Some(actions) = actions else { return Ok(Vec::new()) };
             state = state.apply(version, &actions).map_err(|e| self.placed(e))?;
             states.push(Arc::new(state.clone()));
         }
@@ -88,16 +162,29 @@ impl Table {
     /// Applies the commits of a range to a state.
     async fn replay(&self, from: TableState, first: i64, last: i64) -> Result<TableState> {
         let mut state = from;
-        let mut commits = stream::iter(first..=last)
-            .map(|version| {
-                async move { Ok::<_, Error>((version, self.read_commit(version).await?)) }.boxed()
-            })
-            .buffered(REPLAY_CONCURRENCY);
+        let mut commits = self.commits(first, last);
         while let Some((version, actions)) = commits.try_next().await? {
-            let actions = actions.ok_or_else(|| self.missing_commit(version))?;
             state = state.apply(version, &actions).map_err(|e| self.placed(e))?;
         }
         Ok(state)
+    }
+
+    /// The commits of a range, in order; a missing one is an error.
+    fn commits(
+        &self,
+        first: i64,
+        last: i64,
+    ) -> impl futures::Stream<Item = Result<(i64, Vec<Action>)>> + Unpin + '_ {
+        stream::iter(first..=last)
+            .map(move |version| {
+                async move {
+                    let actions = self.read_commit(version).await?;
+                    let actions = actions.ok_or_else(|| self.missing_commit(version))?;
+                    Ok((version, actions))
+                }
+                .boxed()
+            })
+            .buffered(REPLAY_CONCURRENCY)
     }
 
     /// Reads one commit; `None` when it isn't there.
@@ -132,4 +219,12 @@ impl Table {
         self.older_transactions.write().insert(app_id.to_owned(), found);
         Ok(self.state().transaction(app_id).or(found))
     }
+}
+
+/// When a commit was made, as it says itself.
+pub(super) fn commit_time(actions: &[Action]) -> Option<i64> {
+    actions.iter().find_map(|action| match action {
+        Action::Info(info) => info.timestamp_ms,
+        _ => None,
+    })
 }

@@ -6,6 +6,7 @@
 //! exactly the state that precedes the commit, so that what it checked is what holds.
 
 mod checkpoint;
+mod cleanup;
 mod commit;
 mod delta;
 mod follow;
@@ -29,6 +30,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 pub use checkpoint::CHECKPOINT_INTERVAL;
+pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
 use delta::DeltaAccess;
 pub use model::{
@@ -76,6 +78,9 @@ pub struct Table {
     older_transactions: RwLock<HashMap<String, Option<i64>>>,
     checkpointed: AtomicI64,
     checkpointing: Arc<Mutex<()>>,
+    cleaning: Mutex<()>,
+    /// When the newest known version was last seen to be in the log, by the clock in milliseconds.
+    seen_ms: AtomicI64,
 }
 
 fn commit_path(version: i64) -> Path {
@@ -100,6 +105,8 @@ impl Table {
             older_transactions: RwLock::new(HashMap::new()),
             checkpointed: AtomicI64::new(0),
             checkpointing: Arc::new(Mutex::new(())),
+            cleaning: Mutex::new(()),
+            seen_ms: AtomicI64::new(i64::MIN),
         }
     }
 

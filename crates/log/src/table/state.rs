@@ -69,6 +69,8 @@ pub struct DataFile {
     pub add: Arc<FileAdd>,
     /// The commits of its rows.
     pub commits: FileCommits,
+    /// The table version whose commit told this much of it; of a table loaded from a checkpoint, that checkpoint's.
+    pub(super) since: i64,
     /// Statistics, read from the log once.
     pub stats: FileStats,
 }
@@ -77,7 +79,12 @@ impl DataFile {
     /// A file of ours that no commit refers to yet.
     pub(crate) fn uncommitted(add: FileAdd) -> Self {
         let stats = FileStats::parse(add.stats.as_deref(), true);
-        Self { add: Arc::new(add), commits: FileCommits::All(CommitSpan::one(i64::MAX)), stats }
+        Self {
+            add: Arc::new(add),
+            commits: FileCommits::All(CommitSpan::one(i64::MAX)),
+            since: i64::MAX,
+            stats,
+        }
     }
 
     /// Whether the rows are known to be sorted by key and order.
@@ -199,9 +206,23 @@ impl TableState {
                 Some(commit) => FileCommits::All(CommitSpan::one(commit)),
                 None => FileCommits::All(CommitSpan { low: 0, high: version }),
             };
-            state.insert(Arc::new(add), commits);
+            state.insert(Arc::new(add), commits, version);
         }
         state
+    }
+
+    /// The state with the time of its newest commit, if that is known.
+    pub(super) fn made_at(self, timestamp_ms: Option<i64>) -> Self {
+        Self { timestamp_ms: timestamp_ms.unwrap_or(self.timestamp_ms), ..self }
+    }
+
+    /// The oldest version whose commit tells what no checkpoint does: which commits the rows of another engine's file have.
+    pub(super) fn oldest_telling_commit(&self) -> Option<i64> {
+        let told = |file: &&Arc<DataFile>| match &file.commits {
+            FileCommits::All(span) => span.is_exact() && tagged_commit(&file.add).is_none(),
+            FileCommits::ByAppend { .. } => true,
+        };
+        self.files.values().filter(told).map(|file| file.since).min()
     }
 
     /// Whether the commits of some file's rows are not known.
@@ -243,7 +264,7 @@ impl TableState {
         self.transactions.keys().map(|id| &**id)
     }
 
-    fn insert(&mut self, add: Arc<FileAdd>, commits: FileCommits) {
+    fn insert(&mut self, add: Arc<FileAdd>, commits: FileCommits, since: i64) {
         let path: Arc<str> = Arc::from(add.path.as_str());
         if let Some(high) = self.places.get(&path).copied() {
             self.files.remove(&(high, path.clone()));
@@ -251,7 +272,7 @@ impl TableState {
         let high = commits.span().high;
         let stats = FileStats::parse(add.stats.as_deref(), add.tags.contains_key(TAG_SORTED));
         self.places.insert(path.clone(), high);
-        self.files.insert((high, path), Arc::new(DataFile { add, commits, stats }));
+        self.files.insert((high, path), Arc::new(DataFile { add, commits, since, stats }));
     }
 
     fn take(&mut self, path: &str) -> Option<Arc<DataFile>> {
@@ -280,7 +301,7 @@ impl TableState {
         for action in actions {
             if let Action::Add(add) = action {
                 let commits = self.commits_of(version, add, &removed);
-                next.insert(add.clone(), commits);
+                next.insert(add.clone(), commits, self.since(version, add, &removed));
             }
         }
         // Effective commit times strictly increase with the version, whatever the clocks of the writers say.
@@ -301,6 +322,18 @@ impl TableState {
         }
         self.metadata = Arc::new(metadata.clone());
         Ok(())
+    }
+
+    /// From which version on the log must be read for [`Self::commits_of`] to know what it does.
+    fn since(&self, version: i64, add: &FileAdd, removed: &[Arc<DataFile>]) -> i64 {
+        if let Some(same) = self.file(&add.path) {
+            return same.since;
+        }
+        let untagged = |file: &&Arc<DataFile>| {
+            file.add.partition == add.partition && tagged_commit(&file.add).is_none()
+        };
+        let origins = removed.iter().filter(untagged).filter(|_| !add.data_change);
+        origins.map(|file| file.since).fold(version, i64::min)
     }
 
     /// The commits of an added file's rows: its tag; else the commit that brings the rows; else, for rows that only

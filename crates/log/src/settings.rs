@@ -1,0 +1,270 @@
+//! The settings of a state's maintenance: kept in the log table's properties, so that every process obeys them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::table::TableMetadata;
+
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// Commits are kept at least this long: a handle that has not looked at the table for a sixth of it looks again before it
+/// trusts what it knows.
+pub const LEAST_COMMIT_RETENTION_MS: i64 = HOUR_MS;
+/// Files are kept at least this long after their removal: the longest read and the longest write are shorter.
+pub const LEAST_FILE_RETENTION_MS: i64 = HOUR_MS;
+
+/// How long what is kept of a state. All spans are in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MaintenanceSettings {
+    /// Versions of both tables can be read by their own number for this long: 30 days. Their commits stay that long.
+    pub commit_retention_ms: i64,
+    /// Files that are no longer part of a table stay for this long: 7 days. Longer than the longest read.
+    pub file_retention_ms: i64,
+    /// Files that no commit refers to stay for this long: 7 days. Longer than the longest epoch or import takes to commit.
+    pub orphan_grace_ms: i64,
+    /// Snapshots stay readable for this long, as bases of answers as of the past: 7 days.
+    pub as_of_window_ms: i64,
+    /// A day's files are merged into one sorted run when the day has been over for this long: 1 day.
+    pub compact_after_ms: i64,
+}
+
+impl Default for MaintenanceSettings {
+    fn default() -> Self {
+        Self {
+            commit_retention_ms: 30 * DAY_MS,
+            file_retention_ms: 7 * DAY_MS,
+            orphan_grace_ms: 7 * DAY_MS,
+            as_of_window_ms: 7 * DAY_MS,
+            compact_after_ms: DAY_MS,
+        }
+    }
+}
+
+/// A setting: its name for people, and the table property that carries it.
+///
+/// The first two are Delta's own, so that other engines on the table obey them too.
+const NAMES: [(&str, &str); 5] = [
+    ("commit_retention", "delta.logRetentionDuration"),
+    ("file_retention", "delta.deletedFileRetentionDuration"),
+    ("orphan_grace", "alluvium.orphanGrace"),
+    ("as_of_window", "alluvium.asOfWindow"),
+    ("compact_after", "alluvium.compactAfter"),
+];
+
+impl MaintenanceSettings {
+    fn fields(&mut self) -> [&mut i64; 5] {
+        [
+            &mut self.commit_retention_ms,
+            &mut self.file_retention_ms,
+            &mut self.orphan_grace_ms,
+            &mut self.as_of_window_ms,
+            &mut self.compact_after_ms,
+        ]
+    }
+
+    /// The settings by name, each as it would be given to [`MaintenanceSettings::with`].
+    pub fn named(&self) -> BTreeMap<&'static str, String> {
+        let mut copy = *self;
+        let values = copy.fields().map(|value| duration_text(*value));
+        NAMES.iter().map(|(name, _)| *name).zip(values).collect()
+    }
+
+    /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`.
+    pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
+        let span = parse_duration(value)?;
+        let known = NAMES.iter().position(|(known, _)| *known == name);
+        match known.and_then(|index| self.fields().into_iter().nth(index)) {
+            Some(field) => *field = span,
+            None => {
+                let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+                return Err(Error::invalid(format!(
+                    "there is no setting {name:?}: the settings are {}",
+                    names.join(", ")
+                )));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Refuses settings that contradict each other, naming the rule that they break.
+    pub fn validate(&self) -> Result<()> {
+        let text = duration_text;
+        let least = |name: &str, value: i64, least: i64, why: &str| match value < least {
+            true => Err(Error::invalid(format!(
+                "{name} is {}: at least {}, because {why}",
+                text(value),
+                text(least)
+            ))),
+            false => Ok(()),
+        };
+        let within_commits = |name: &str, value: i64| match value > self.commit_retention_ms {
+            true => Err(Error::invalid(format!(
+                "{name} ({}) is longer than commit_retention ({}): which files a version has is known only while its commit is kept",
+                text(value),
+                text(self.commit_retention_ms)
+            ))),
+            false => Ok(()),
+        };
+        let idle = "idle handles look again within that time";
+        least("commit_retention", self.commit_retention_ms, LEAST_COMMIT_RETENTION_MS, idle)?;
+        let longest = "a read or a write may take that long";
+        least("file_retention", self.file_retention_ms, LEAST_FILE_RETENTION_MS, longest)?;
+        least("orphan_grace", self.orphan_grace_ms, LEAST_FILE_RETENTION_MS, longest)?;
+        least("as_of_window", self.as_of_window_ms, 0, "it is a span")?;
+        least("compact_after", self.compact_after_ms, 0, "it is a span")?;
+        within_commits("file_retention", self.file_retention_ms)?;
+        within_commits("as_of_window", self.as_of_window_ms)
+    }
+
+    /// Reads the settings of a table; a property that isn't there has its default.
+    pub fn from_metadata(metadata: &TableMetadata) -> Result<Self> {
+        let mut settings = Self::default();
+        for ((_, property), field) in NAMES.iter().zip(settings.fields()) {
+            if let Some(text) = metadata.properties.get(*property) {
+                *field = parse_interval(text).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "the property {property} is {text:?}, not an interval like \"interval 30 days\""
+                    ))
+                })?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Puts the settings that differ from the defaults into a table's metadata; takes the others out.
+    pub fn write_to(mut self, metadata: &mut TableMetadata) {
+        let mut defaults = Self::default();
+        for (((_, property), value), default) in
+            NAMES.iter().zip(self.fields()).zip(defaults.fields())
+        {
+            if value == default {
+                metadata.properties.remove(*property);
+            } else {
+                let text = format!("interval {value} milliseconds");
+                metadata.properties.insert((*property).to_owned(), text);
+            }
+        }
+    }
+}
+
+/// Milliseconds of a unit by its name in Delta's intervals or its short name.
+fn unit_ms(unit: &str) -> Option<i64> {
+    Some(match unit {
+        "ms" | "millisecond" | "milliseconds" => 1,
+        "s" | "second" | "seconds" => 1_000,
+        "m" | "minute" | "minutes" => 60_000,
+        "h" | "hour" | "hours" => HOUR_MS,
+        "d" | "day" | "days" => DAY_MS,
+        "w" | "week" | "weeks" => 7 * DAY_MS,
+        _ => return None,
+    })
+}
+
+/// Reads Delta's form of a span: `interval 30 days`.
+fn parse_interval(text: &str) -> Option<i64> {
+    let mut words = text.split_whitespace();
+    let (first, number, unit) = (words.next()?, words.next()?, words.next()?);
+    let number: i64 = number.parse().ok().filter(|number| *number >= 0)?;
+    let is_interval = first.eq_ignore_ascii_case("interval") && words.next().is_none();
+    is_interval.then(|| unit_ms(&unit.to_ascii_lowercase()))?.and_then(|ms| number.checked_mul(ms))
+}
+
+/// Reads a span: a number and a unit, `90s`, `15m`, `36h`, `30d` or `4w`.
+pub fn parse_duration(text: &str) -> Result<i64> {
+    let wrong = || {
+        Error::invalid(format!(
+            "{text:?} is not a span: write a number and a unit, like 90s, 15m, 36h, 30d or 4w"
+        ))
+    };
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits).ok_or_else(wrong)?;
+    let number: i64 = number.parse().map_err(|_| wrong())?;
+    let unit = unit_ms(unit.trim()).ok_or_else(wrong)?;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
+/// A span as [`parse_duration`] reads it, in the largest unit that divides it.
+pub fn duration_text(ms: i64) -> String {
+    let units = [("d", DAY_MS), ("h", HOUR_MS), ("m", 60_000), ("s", 1_000)];
+    match units.into_iter().find(|(_, unit)| ms != 0 && ms % unit == 0) {
+        Some((name, unit)) => format!("{}{name}", ms / unit),
+        None if ms == 0 => "0s".to_owned(),
+        None => format!("{ms}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn metadata() -> TableMetadata {
+        TableMetadata {
+            id: "t".to_owned(),
+            schema: Arc::new(arrow::datatypes::Schema::empty()),
+            partition_columns: Vec::new(),
+            properties: BTreeMap::from([("delta.appendOnly".to_owned(), "true".to_owned())]),
+            created_ms: None,
+        }
+    }
+
+    #[test]
+    fn settings_survive_the_properties_of_a_table() {
+        let mut table = metadata();
+        let settings = MaintenanceSettings::default()
+            .with("commit_retention", "90d")
+            .and_then(|settings| settings.with("compact_after", "36h"))
+            .unwrap();
+        settings.write_to(&mut table);
+        assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), settings);
+        assert_eq!(settings.named()["commit_retention"], "90d");
+        assert_eq!(settings.named()["compact_after"], "36h");
+        MaintenanceSettings::default().write_to(&mut table);
+        assert_eq!(table, metadata(), "defaults are not written, and nothing else is touched");
+    }
+
+    #[test]
+    fn intervals_of_other_engines_are_read() {
+        let mut table = metadata();
+        for (text, ms) in [("interval 30 days", 30 * DAY_MS), ("INTERVAL 1 week", 7 * DAY_MS)] {
+            table.properties.insert("delta.logRetentionDuration".to_owned(), text.to_owned());
+            assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap().commit_retention_ms, ms);
+        }
+        table.properties.insert("delta.logRetentionDuration".to_owned(), "for ever".to_owned());
+        assert_eq!(
+            MaintenanceSettings::from_metadata(&table).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_the_rule_that_they_break() {
+        let broken = [
+            ("commit_retention", "5m", "idle handles"),
+            ("commit_retention", "1d", "file_retention (7d) is longer than commit_retention (1d)"),
+            ("file_retention", "60d", "file_retention (60d)"),
+            ("file_retention", "1m", "a read or a write"),
+            ("orphan_grace", "0s", "a read or a write"),
+            ("as_of_window", "5w", "as_of_window (35d)"),
+        ];
+        for (name, value, rule) in broken {
+            let settings = MaintenanceSettings::default().with(name, value).unwrap();
+            let error = settings.validate().unwrap_err().to_string();
+            assert!(error.contains(rule), "{name}={value}: {error}");
+        }
+        MaintenanceSettings::default().validate().unwrap();
+        assert!(MaintenanceSettings::default().with("retention_of_commits", "1d").is_err());
+        for wrong in ["", "7", "d", "-1d", "1.5d", "9999999999999999999d", "7 fortnights"] {
+            assert!(MaintenanceSettings::default().with("file_retention", wrong).is_err());
+        }
+    }
+}
