@@ -51,7 +51,8 @@ pub use alluvium_log::{
     validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, LayoutSettings, MaterializeReport, VerifyReport,
+    BatchStream, Change as SnapshotChange, CompactReport, LayoutSettings, MaterializeReport,
+    VerifyReport,
 };
 pub use alluvium_query::{
     Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema,

@@ -2,8 +2,9 @@
 
 use alluvium_log::{EpochCommit, KeyFilter, Log, Receipt, Result, StateDefinition};
 use alluvium_materializer::{
-    BatchStream, FoldSettings, LayoutSettings, MaterializeOptions, MaterializeReport, Snapshot,
-    VerifyOptions, VerifyReport, materialize, verify, whole_value,
+    BatchStream, CompactOptions, CompactReport, FoldSettings, LayoutSettings, MaterializeOptions,
+    MaterializeReport, Snapshot, VerifyOptions, VerifyReport, compact, materialize, verify,
+    whole_value,
 };
 use alluvium_query::{Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -151,6 +152,20 @@ impl RawState {
             footers: self.reader.footers().clone(),
         };
         materialize(&self.snapshot, &options).await
+    }
+
+    /// Merges the files of days of the log that are over into sorted runs; with `dry_run`, only tells what it would merge.
+    pub async fn compact(&self, dry_run: bool) -> Result<CompactReport> {
+        // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
+        let snapshot = self.snapshot.refresh().await?;
+        let options = CompactOptions {
+            fold: self.fold.clone(),
+            file_rows: self.layout.compacted_file_rows,
+            footers: self.reader.footers().clone(),
+            up_to_commit: snapshot.table().map_or(i64::MAX, |_| snapshot.log_commit()),
+            dry_run,
+        };
+        compact(&self.log, &options).await
     }
 
     /// Proves that the snapshot is the fold of the log.

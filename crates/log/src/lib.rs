@@ -70,7 +70,7 @@ pub use encode::{
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use error::{Error, ErrorKind, Result};
 pub use key::{decode_key, encode_key, integer_key_part};
-pub use log::{EpochOutcome, Log, LogOptions, Receipt, log_path};
+pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use read::{
     BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FieldBounds, FieldValue, FooterCache, KeyFilter,
@@ -86,5 +86,6 @@ pub use storage::{Durability, Storage, validate_state_name};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
     FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome,
-    Protocol, TAG_APPEND, TAG_COMMIT, TAG_SORTED, Table, TableMetadata, TableState,
+    Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata,
+    TableState,
 };

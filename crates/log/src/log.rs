@@ -48,6 +48,9 @@ pub enum EpochOutcome {
     },
 }
 
+/// The application id under which those who rewrite a log's files exclude each other: each of their commits raises its number.
+pub const REWRITER_APP_ID: &str = "alluvium/rewriter";
+
 /// How a log is opened.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
@@ -84,6 +87,8 @@ pub(crate) struct LogInner {
     /// The generation by which this handle owns each application id that it has committed for.
     owned: Mutex<BTreeMap<String, i64>>,
     background: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    /// One rewriter of the log's files at a time in this process; others are told apart by the commit.
+    rewriting: tokio::sync::Mutex<()>,
     last_definition_version: AtomicI64,
 }
 
@@ -150,7 +155,8 @@ impl Log {
     /// Opens a state's log; `None` when there is no such state.
     pub async fn open(storage: &Storage, name: &str, options: LogOptions) -> Result<Option<Self>> {
         validate_state_name(name)?;
-        match Table::open(storage, &log_path(name), options.clock.clone(), &[]).await? {
+        let app_ids = [REWRITER_APP_ID];
+        match Table::open(storage, &log_path(name), options.clock.clone(), &app_ids).await? {
             None => Ok(None),
             Some(table) => Self::new(name, table, options).map(Some),
         }
@@ -172,6 +178,7 @@ impl Log {
                 committer: tokio::sync::OnceCell::new(),
                 owned: Mutex::new(BTreeMap::new()),
                 background: Mutex::new(Vec::new()),
+                rewriting: tokio::sync::Mutex::new(()),
                 last_definition_version: AtomicI64::new(state.version),
             }),
         })
@@ -267,6 +274,11 @@ impl Log {
     /// Runs work in the background that [`Log::close`] waits for.
     pub fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.inner.keep(tokio::spawn(work));
+    }
+
+    /// Waits until no other rewriter of this process is at work on the log's files.
+    pub async fn lock_for_rewriting(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.rewriting.lock().await
     }
 
     /// Waits for work in the background, so that a process may end.

@@ -1,12 +1,13 @@
-//! How a snapshot is laid out: when it has runs, and how large its files are. The answers never depend on it.
+//! How tables are laid out: when a snapshot has runs, and how large files are. The answers never depend on it.
 
 use alluvium_log::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::files::FILE_ROWS;
+use crate::maintain::COMPACTED_FILE_ROWS;
 use crate::materialize::{LOOKUP_ROWS, SMALL_STATE_ROWS};
 
-/// How a materialization lays out the snapshot. The defaults suit states of any size; tests make them small.
+/// How a materialization lays out the snapshot, and a compaction the log. The defaults suit states of any size; tests make them small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayoutSettings {
@@ -16,19 +17,28 @@ pub struct LayoutSettings {
     pub file_rows: usize,
     /// Changes up to this many are checked against the snapshot before anything is written: [`LOOKUP_ROWS`].
     pub lookup_rows: u64,
+    /// Rows of one file of a compacted day of the log at most: [`COMPACTED_FILE_ROWS`].
+    pub compacted_file_rows: usize,
 }
 
 impl Default for LayoutSettings {
     fn default() -> Self {
-        Self { small_state_rows: SMALL_STATE_ROWS, file_rows: FILE_ROWS, lookup_rows: LOOKUP_ROWS }
+        Self {
+            small_state_rows: SMALL_STATE_ROWS,
+            file_rows: FILE_ROWS,
+            lookup_rows: LOOKUP_ROWS,
+            compacted_file_rows: COMPACTED_FILE_ROWS,
+        }
     }
 }
 
 impl LayoutSettings {
     /// Refuses settings with which nothing can be written.
     pub fn validate(&self) -> Result<()> {
-        if self.file_rows == 0 {
-            return Err(Error::invalid("file_rows is 0: a snapshot file holds at least one row"));
+        if self.file_rows == 0 || self.compacted_file_rows == 0 {
+            return Err(Error::invalid(
+                "file_rows or compacted_file_rows is 0: a file holds at least one row",
+            ));
         }
         Ok(())
     }

@@ -42,6 +42,7 @@ mod fold;
 mod hash;
 mod inputs;
 mod layout;
+mod maintain;
 mod materialize;
 pub mod metrics;
 mod ranges;
@@ -58,6 +59,7 @@ pub use inputs::{
     file_input, file_stream, file_stream_with, log_files, snapshot_inputs, whole_value,
 };
 pub use layout::LayoutSettings;
+pub use maintain::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,

@@ -12,3 +12,5 @@ pub const BYTES_WRITTEN: &str = "alluvium_snapshot_bytes_written_total";
 pub const RACES_LOST: &str = "alluvium_materializer_races_lost_total";
 /// Rows of one key with the same version and event time and another content, among which the last rules decided.
 pub const CONFLICTING_TIES: &str = "alluvium_conflicting_ties_total";
+/// Bytes written by compactions of logs: what they cost for each byte appended.
+pub const COMPACTED_BYTES: &str = "alluvium_compacted_bytes_total";

@@ -2,24 +2,18 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, ManualClock, Point, RawState, Storage, Store};
-use alluvium_log::{KeyFilter, Table};
-use arrow::array::RecordBatch;
-use futures::TryStreamExt;
+use alluvium::{ErrorKind, ManualClock, Point, RawState, Store};
+use alluvium_log::Table;
 
+use crate::support::answers::answers;
 use crate::support::delta;
-use crate::support::faults::FaultyStore;
+use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
     DAY, Home, START, assert_sound, by_version, commit_of, live, n_batch, n_batch_at, n_of,
     settings,
 };
 
 const DAY_MS: i64 = DAY / 1_000;
-
-async fn open(faulty: &Arc<FaultyStore>, clock: &Arc<ManualClock>) -> Store {
-    let storage = Storage::from_object_store(faulty.clone(), "faulty://");
-    Store::builder("faulty://").storage(storage).clock(clock.clone()).open().await.unwrap()
-}
 
 /// A commit a day from version 1 on, and a checkpoint of both tables every `every` commits.
 async fn append_daily(state: &RawState, clock: &ManualClock, days: i64, every: i64) {
@@ -38,29 +32,6 @@ async fn append_daily(state: &RawState, clock: &ManualClock, days: i64, every: i
 
 fn snapshot_table(state: &RawState) -> Arc<Table> {
     state.snapshot().state().table().unwrap().0.clone()
-}
-
-async fn changes(state: &RawState, after: i64) -> Vec<RecordBatch> {
-    let basis = state.reader().basis().await.unwrap();
-    state.reader().changes_rows(&basis, after).await.unwrap().try_collect().await.unwrap()
-}
-
-async fn history(state: &RawState) -> Vec<RecordBatch> {
-    let basis = state.reader().basis().await.unwrap();
-    let rows = state.reader().history_rows(&basis, KeyFilter::All, Point::LATEST).await.unwrap();
-    rows.try_collect().await.unwrap()
-}
-
-/// Everything that can be asked about the past of the log.
-async fn answers(state: &RawState, newest: i64) -> Vec<String> {
-    let mut all = vec![format!("{:?}", changes(state, 0).await)];
-    all.push(format!("{:?}", history(state).await));
-    for n in 0..=newest {
-        all.push(format!("{:?}", live(state, Point::at_commit(n)).await));
-        all.push(format!("{:?}", live(state, Point::at_version(n)).await));
-        all.push(format!("{:?}", live(state, Point::at_time(START + n * DAY)).await));
-    }
-    all
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -268,7 +268,12 @@ async fn con_10_a_state_that_was_dropped_and_made_again_is_noticed_by_an_old_han
 #[tokio::test(flavor = "multi_thread")]
 async fn con_06_a_scan_ends_whole_beside_a_rebuild_and_with_an_error_when_its_files_are_removed() {
     let home = Home::new();
-    let layout = LayoutSettings { small_state_rows: 0, file_rows: 200, lookup_rows: 200 };
+    let layout = LayoutSettings {
+        small_state_rows: 0,
+        file_rows: 200,
+        lookup_rows: 200,
+        ..Default::default()
+    };
     let store = home.open_with(StoreSettings { layout, batch_rows: 100, ..settings() }).await;
     let state = by_version(&store, "s").await;
     let keys: Vec<String> = (0..10_000).map(|n| format!("k{n:05}")).collect();

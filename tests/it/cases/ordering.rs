@@ -119,7 +119,12 @@ async fn ord_05_duplicate_keys_within_one_batch_neither_multiply_nor_fail() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ord_07_fifty_thousand_random_rows_fold_incrementally_as_they_do_anew() {
     let home = Home::new();
-    let layout = LayoutSettings { small_state_rows: 300, file_rows: 250, lookup_rows: 200 };
+    let layout = LayoutSettings {
+        small_state_rows: 300,
+        file_rows: 250,
+        lookup_rows: 200,
+        ..Default::default()
+    };
     let store =
         home.open_with(StoreSettings { layout, memory_budget_bytes: 1 << 20, ..settings() }).await;
     let state = by_version(&store, "s").await;
@@ -206,7 +211,12 @@ async fn ord_10_a_null_key_is_refused_with_its_row_and_nothing_is_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_they_are() {
     let home = Home::new();
-    let layout = LayoutSettings { small_state_rows: 0, file_rows: 20_000, lookup_rows: 16_384 };
+    let layout = LayoutSettings {
+        small_state_rows: 0,
+        file_rows: 20_000,
+        lookup_rows: 16_384,
+        ..Default::default()
+    };
     let store = home.open_with(StoreSettings { layout, ..settings() }).await;
     let state = by_version(&store, "s").await;
     let keys: Vec<String> = (0..100_000).map(|n| format!("k{n:05}")).collect();

@@ -51,6 +51,10 @@ pub(crate) enum Step {
         handle: usize,
         snapshot: bool,
     },
+    /// Merges the log's files by days.
+    Compact {
+        handle: usize,
+    },
     Reopen {
         handle: usize,
     },
@@ -62,7 +66,8 @@ pub(crate) enum Step {
 pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
     let handle = rng.random_range(0..HANDLES);
     match rng.random_range(0..100) {
-        0..46 => Step::Append { handle },
+        0..42 => Step::Append { handle },
+        42..46 => Step::Compact { handle },
         46..52 => Step::Together,
         52..60 => Step::Epoch {
             handle,
@@ -96,6 +101,7 @@ pub(crate) fn handle_settings(rng: &mut StdRng, kind: Kind) -> StoreSettings {
             small_state_rows: *[0, 0, 40].choose(rng).unwrap(),
             file_rows: *[2, 7, 40].choose(rng).unwrap(),
             lookup_rows: *[0, 10, 16_384].choose(rng).unwrap(),
+            compacted_file_rows: *[3, 11, 60].choose(rng).unwrap(),
         },
         ..settings()
     }

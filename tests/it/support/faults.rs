@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use alluvium::{ManualClock, Storage, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -128,6 +129,12 @@ impl FaultyStore {
             read_only: AtomicBool::new(false),
         })
     }
+}
+
+/// A store of states on these objects, by a clock.
+pub(crate) async fn open(faulty: &Arc<FaultyStore>, clock: &Arc<ManualClock>) -> Store {
+    let storage = Storage::from_object_store(faulty.clone(), "faulty://");
+    Store::builder("faulty://").storage(storage).clock(clock.clone()).open().await.unwrap()
 }
 
 impl fmt::Display for FaultyStore {

@@ -1,5 +1,6 @@
 //! What tests share: rows and batches of one small schema, stores in temporary folders, refusals.
 
+pub(crate) mod answers;
 pub(crate) mod delta;
 pub(crate) mod faults;
 pub(crate) mod rows;

@@ -186,7 +186,7 @@ fn check_span(table: &Table, file: &DataFile, filter: &RowFilter) -> Result<()> 
     let unsure = match &file.commits {
         FileCommits::All(span) => *span,
         FileCommits::ByAppend { rest: Some(rest), .. } => *rest,
-        FileCommits::ByAppend { rest: None, .. } => return Ok(()),
+        FileCommits::ByAppend { rest: None, .. } | FileCommits::Stamped(_) => return Ok(()),
     };
     let cuts = [filter.after_commit, filter.up_to_commit];
     let inside = cuts.into_iter().flatten().find(|cut| unsure.low <= *cut && *cut < unsure.high);

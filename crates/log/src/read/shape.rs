@@ -117,6 +117,11 @@ fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Arr
     if let Some(all) = stamped.filter(|column| column.null_count() == 0) {
         return Ok(all.clone());
     }
+    if matches!(file.commits, FileCommits::Stamped(_)) {
+        return Err(Error::corrupt(
+            "a row has no commit in a file whose rows are said to carry theirs: restore the file from a copy",
+        ));
+    }
     let append_ids = match (&file.commits, batch.column_by_name(APPEND_ID)) {
         (FileCommits::ByAppend { .. }, Some(column)) => {
             Some(conform_stored(column, &DataType::Utf8, APPEND_ID)?)
@@ -125,7 +130,7 @@ fn commits(batch: &RecordBatch, file: &DataFile, rows: usize) -> Result<Int64Arr
     };
     let append_ids = append_ids.as_ref().map(|column| column.as_string::<i32>());
     let of_file = |row: usize| match &file.commits {
-        FileCommits::All(span) => span.high,
+        FileCommits::All(span) | FileCommits::Stamped(span) => span.high,
         FileCommits::ByAppend { known, rest, span } => append_ids
             .filter(|ids| ids.is_valid(row))
             .and_then(|ids| known.get(ids.value(row)).copied())

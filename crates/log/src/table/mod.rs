@@ -34,8 +34,8 @@ pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
 use delta::DeltaAccess;
 pub use model::{
-    Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_SORTED,
-    TableMetadata,
+    Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
+    TAG_RUN, TAG_SORTED, TableMetadata,
 };
 pub use state::{CommitSpan, DataFile, FileCommits, FileStats, TableState};
 

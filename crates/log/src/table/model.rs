@@ -7,6 +7,10 @@ use arrow::datatypes::SchemaRef;
 
 /// The tag that carries the log commit of a file's rows.
 pub const TAG_COMMIT: &str = "alluvium.commit";
+/// The tag of a file whose rows carry their commits themselves: the least and the greatest of them, `<low>-<high>`.
+pub const TAG_COMMITS: &str = "alluvium.commits";
+/// The tag that says which sorted run a file is part of, and which part: `<run>/<part>`, the parts ordered by their text.
+pub const TAG_RUN: &str = "alluvium.run";
 /// The tag that carries the append id of a file's rows.
 pub const TAG_APPEND: &str = "alluvium.append";
 /// The tag that says that a file's rows are sorted by key and order.

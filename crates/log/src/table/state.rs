@@ -8,7 +8,8 @@ use imbl::{HashMap, OrdMap};
 
 use super::delta::Loaded;
 use super::model::{
-    Action, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_SORTED, TableMetadata,
+    Action, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_SORTED,
+    TableMetadata,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,6 +42,8 @@ impl CommitSpan {
 pub enum FileCommits {
     /// All rows have this commit; a span wider than one when it can't be known any more.
     All(CommitSpan),
+    /// Every row carries its commit; all of them lie in this span.
+    Stamped(CommitSpan),
     /// Another engine merged files: each row's commit is found by its append id.
     ByAppend {
         /// The commit of each append id.
@@ -56,8 +59,17 @@ impl FileCommits {
     /// The span of commits of the file's rows.
     pub fn span(&self) -> CommitSpan {
         match self {
-            Self::All(span) => *span,
+            Self::All(span) | Self::Stamped(span) => *span,
             Self::ByAppend { span, .. } => *span,
+        }
+    }
+
+    /// Whether the commit of each row is known.
+    pub fn are_exact(&self) -> bool {
+        match self {
+            Self::All(span) => span.is_exact(),
+            Self::Stamped(_) => true,
+            Self::ByAppend { rest, .. } => rest.is_none_or(CommitSpan::is_exact),
         }
     }
 }
@@ -90,6 +102,11 @@ impl DataFile {
     /// Whether the rows are known to be sorted by key and order.
     pub fn is_sorted(&self) -> bool {
         self.add.tags.get(TAG_SORTED).is_some_and(|value| value == "true")
+    }
+
+    /// Whether the file's own tags say which commits its rows have, so that it is known also from a checkpoint.
+    pub fn tells_commits(&self) -> bool {
+        tagged_commits(&self.add).is_some()
     }
 
     /// The value of a tag that holds an integer.
@@ -202,10 +219,8 @@ impl TableState {
             state.transactions.insert(Arc::from(app_id), last);
         }
         for add in files {
-            let commits = match tagged_commit(&add) {
-                Some(commit) => FileCommits::All(CommitSpan::one(commit)),
-                None => FileCommits::All(CommitSpan { low: 0, high: version }),
-            };
+            let commits = tagged_commits(&add)
+                .unwrap_or(FileCommits::All(CommitSpan { low: 0, high: version }));
             state.insert(Arc::new(add), commits, version);
         }
         state
@@ -219,7 +234,8 @@ impl TableState {
     /// The oldest version whose commit tells what no checkpoint does: which commits the rows of another engine's file have.
     pub(super) fn oldest_telling_commit(&self) -> Option<i64> {
         let told = |file: &&Arc<DataFile>| match &file.commits {
-            FileCommits::All(span) => span.is_exact() && tagged_commit(&file.add).is_none(),
+            FileCommits::All(span) => span.is_exact() && !file.tells_commits(),
+            FileCommits::Stamped(_) => !file.tells_commits(),
             FileCommits::ByAppend { .. } => true,
         };
         self.files.values().filter(told).map(|file| file.since).min()
@@ -227,10 +243,7 @@ impl TableState {
 
     /// Whether the commits of some file's rows are not known.
     pub(super) fn has_unknown_commits(&self) -> bool {
-        self.files.values().any(|file| match &file.commits {
-            FileCommits::All(span) => !span.is_exact(),
-            FileCommits::ByAppend { rest, .. } => rest.is_some_and(|span| !span.is_exact()),
-        })
+        self.files.values().any(|file| !file.commits.are_exact())
     }
 
     /// The files, those of the oldest commits first.
@@ -329,9 +342,8 @@ impl TableState {
         if let Some(same) = self.file(&add.path) {
             return same.since;
         }
-        let untagged = |file: &&Arc<DataFile>| {
-            file.add.partition == add.partition && tagged_commit(&file.add).is_none()
-        };
+        let untagged =
+            |file: &&Arc<DataFile>| file.add.partition == add.partition && !file.tells_commits();
         let origins = removed.iter().filter(untagged).filter(|_| !add.data_change);
         origins.map(|file| file.since).fold(version, i64::min)
     }
@@ -339,8 +351,8 @@ impl TableState {
     /// The commits of an added file's rows: its tag; else the commit that brings the rows; else, for rows that only
     /// moved here, what the files they came from say.
     fn commits_of(&self, version: i64, add: &FileAdd, removed: &[Arc<DataFile>]) -> FileCommits {
-        if let Some(commit) = tagged_commit(add) {
-            return FileCommits::All(CommitSpan::one(commit));
+        if let Some(commits) = tagged_commits(add) {
+            return commits;
         }
         if let Some(same) = self.file(&add.path) {
             return same.commits.clone();
@@ -370,15 +382,24 @@ impl TableState {
                     }
                 }
                 (FileCommits::All(span), _) => rest = join(rest, *span),
+                // These rows go on saying it themselves.
+                (FileCommits::Stamped(_), _) => {}
             }
         }
-        if known.is_empty() {
-            return FileCommits::All(rest.unwrap_or(span));
+        match rest {
+            None if known.is_empty() => return FileCommits::Stamped(span),
+            Some(rest) if known.is_empty() && rest == span => return FileCommits::All(span),
+            _ => {}
         }
         FileCommits::ByAppend { known: Arc::new(known), rest, span }
     }
 }
 
-fn tagged_commit(add: &FileAdd) -> Option<i64> {
-    add.tags.get(TAG_COMMIT).and_then(|commit| commit.parse().ok())
+/// What a file's tags say of the commits of its rows.
+fn tagged_commits(add: &FileAdd) -> Option<FileCommits> {
+    if let Some(commit) = add.tags.get(TAG_COMMIT) {
+        return commit.parse().ok().map(|commit| FileCommits::All(CommitSpan::one(commit)));
+    }
+    let (low, high) = add.tags.get(TAG_COMMITS)?.split_once('-')?;
+    Some(FileCommits::Stamped(CommitSpan { low: low.parse().ok()?, high: high.parse().ok()? }))
 }

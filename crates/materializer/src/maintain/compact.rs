@@ -1,0 +1,367 @@
+//! Compaction of the log: a day's files become one run, sorted by key and order, with every row and its commit.
+//!
+//! ```text
+//! files of a day -> open, sorted -> merge of all rows -> files of a run -> one commit: remove, add
+//! ```
+//!
+//! The commit is made only if every file that it removes is still there; whoever lost to another rewriter drops what it
+//! wrote. Rows only move (`dataChange` is false), so appends never conflict with it, readers at an older state go on reading the
+//! older files until a vacuum, and whoever follows the log sees nothing new.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium_log::{
+    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, Error, FileAdd, FileRemove, FooterCache,
+    Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE, StateDefinition,
+    TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet, log_schema, statistics,
+    value_field,
+};
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{DayPlan, Rules, Run, plan};
+use crate::files::chunks;
+use crate::fold::{BatchStream, FoldSettings, merge_all, sort_all};
+use crate::inputs::file_stream;
+
+/// Rows of one file of a compacted day at most, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
+pub const COMPACTED_FILE_ROWS: usize = 1_048_576;
+/// Files that are encoded and uploaded at the same time.
+const WRITE_CONCURRENCY: usize = 2;
+/// Merges of one day in one run of the job at most: each takes in what fits into memory at once.
+const MAX_PASSES: usize = 1_000;
+
+/// How to compact.
+#[derive(Debug, Clone)]
+pub struct CompactOptions {
+    /// Memory, batches, spilling.
+    pub fold: FoldSettings,
+    /// Rows of one file at most.
+    pub file_rows: usize,
+    /// Footers of files, shared with readers.
+    pub footers: Arc<FooterCache>,
+    /// Only rows of commits up to this one; the log's last commit when there is no snapshot to fold the rest into.
+    pub up_to_commit: i64,
+    /// Tell what would be merged first, and change nothing.
+    pub dry_run: bool,
+}
+
+/// What a compaction did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompactReport {
+    /// Days in which files were merged.
+    pub days: Vec<String>,
+    /// Commits made.
+    pub commits: u64,
+    /// Files merged.
+    pub files_removed: u64,
+    /// Files that came of it.
+    pub files_added: u64,
+    /// Rows rewritten.
+    pub rows: u64,
+    /// Bytes of the files merged.
+    pub bytes_before: u64,
+    /// Bytes of the files that came of it.
+    pub bytes_after: u64,
+    /// Whether another rewriter was at work on the same log, so that this one stopped.
+    pub gave_way: bool,
+}
+
+/// Merges the files of days that are over into sorted runs; makes no commit where there is nothing to gain.
+#[tracing::instrument(level = "info", skip_all, fields(state = log.name()), err(level = "debug"))]
+pub async fn compact(log: &Log, options: &CompactOptions) -> Result<CompactReport> {
+    options.fold.validate()?;
+    if options.file_rows == 0 {
+        return Err(Error::invalid("file_rows is 0: a file holds at least one row"));
+    }
+    let _alone = log.lock_for_rewriting().await;
+    let mut report = CompactReport::default();
+    for _ in 0..MAX_PASSES {
+        let state = log.refresh().await?;
+        let settings = log.maintenance_settings()?;
+        let rules = Rules {
+            now_ms: log.clock().now_ms(),
+            compact_after_ms: settings.compact_after_ms,
+            up_to_commit: options.up_to_commit,
+            input_bytes: options.fold.memory_budget_bytes as u64 / 2,
+        };
+        let plans = plan(&state, &rules);
+        if plans.is_empty() {
+            break;
+        }
+        // Several days are merged on one state: what this job itself has committed since is no other's work.
+        let mut last_rewrite = state.transaction(REWRITER_APP_ID);
+        for day in plans {
+            if options.dry_run {
+                report.count(&day, &[]);
+                continue;
+            }
+            let merged = compact_day(log, &state, &day, options, &mut last_rewrite).await;
+            let place = || format!("compacting {} of {}", day.day, log.name());
+            match merged.map_err(|error| error.context(place()))? {
+                Some(added) => report.count(&day, &added),
+                None => {
+                    report.gave_way = true;
+                    return Ok(report);
+                }
+            }
+        }
+        if options.dry_run {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+impl CompactReport {
+    fn count(&mut self, day: &DayPlan, added: &[FileAdd]) {
+        let files = || day.runs.iter().flat_map(|run| &run.files);
+        if !self.days.contains(&day.day) {
+            self.days.push(day.day.clone());
+        }
+        self.commits += 1;
+        self.files_removed += files().count() as u64;
+        self.files_added += added.len() as u64;
+        self.rows += day.runs.iter().map(|run| run.rows).sum::<u64>();
+        self.bytes_before += files().map(|file| file.add.size).sum::<u64>();
+        self.bytes_after += added.iter().map(|file| file.size).sum::<u64>();
+    }
+}
+
+/// Merges what was chosen of one day; `None` when another rewriter came first.
+async fn compact_day(
+    log: &Log,
+    state: &TableState,
+    day: &DayPlan,
+    options: &CompactOptions,
+    last_rewrite: &mut Option<i64>,
+) -> Result<Option<Vec<FileAdd>>> {
+    let writer = RunWriter {
+        log,
+        day: &day.day,
+        schema: log_schema(&log.definition_at(state)?.stored_fields()),
+        run: format!("{:016x}", rand::rng().random::<u64>()),
+    };
+    let rows = merged_rows(log, state, &day.runs, options).await?;
+    let mut added = Vec::new();
+    let written = writer.write(rows, options.file_rows, &mut added).await;
+    let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
+    let complete = match written {
+        Ok(rows) if rows == expected => Ok(()),
+        Ok(rows) => Err(Error::corrupt(format!(
+            "the files have {rows} rows, and their statistics say {expected}: nothing was changed"
+        ))),
+        Err(error) => Err(error),
+    };
+    let outcome = match complete {
+        Ok(()) => commit(log, day, &added, *last_rewrite).await,
+        Err(error) => Err(error),
+    };
+    match &outcome {
+        Ok(Some(version)) => {
+            *last_rewrite = Some(*version);
+            return Ok(Some(added));
+        }
+        // Whether the commit was made is not known: its files must stay.
+        Err(error) if error.kind() == alluvium_log::ErrorKind::Unknown => {}
+        _ => discard(log, &added).await,
+    }
+    outcome.map(|_| None)
+}
+
+/// All rows of the runs, sorted by key and order.
+async fn merged_rows(
+    log: &Log,
+    state: &TableState,
+    runs: &[Run],
+    options: &CompactOptions,
+) -> Result<BatchStream> {
+    let definition = log.definition_at(state)?;
+    let spec = ReadSpec { payload: payload(&definition), filter: RowFilter::default() };
+    let mut inputs = Vec::with_capacity(runs.len());
+    for run in runs {
+        let streams: Vec<BatchStream> = run
+            .files
+            .iter()
+            .map(|file| file_stream(log.table(), file, &spec, &options.footers))
+            .collect();
+        let rows = stream::iter(streams).flatten().boxed();
+        let is_sorted = run.files.iter().all(|file| file.is_sorted());
+        inputs.push(match is_sorted {
+            true => rows,
+            false => sort_all(definition.order_by, spec.schema(), rows, &options.fold).await?,
+        });
+    }
+    Ok(merge_all(definition.order_by, spec.schema(), inputs, options.fold.batch_rows))
+}
+
+fn payload(definition: &StateDefinition) -> Vec<Arc<Field>> {
+    let append_id = Arc::new(Field::new(APPEND_ID, DataType::Utf8, true));
+    vec![value_field(&definition.stored_fields()), append_id]
+}
+
+/// Commits the merge if nothing has happened to its files, and tells the commit; `None` when another rewriter came first.
+async fn commit(
+    log: &Log,
+    day: &DayPlan,
+    added: &[FileAdd],
+    last_rewrite: Option<i64>,
+) -> Result<Option<i64>> {
+    let files: Vec<_> = day.runs.iter().flat_map(|run| &run.files).collect();
+    let note = BTreeMap::from([
+        ("step".to_owned(), serde_json::json!("compact")),
+        ("day".to_owned(), serde_json::json!(day.day)),
+    ]);
+    let now_ms = log.clock().now_ms();
+    let outcome = log
+        .table()
+        .commit("OPTIMIZE", Some(false), note, |state, version| {
+            let is_there = |path: &str| state.file(path).is_some();
+            if state.transaction(REWRITER_APP_ID) != last_rewrite
+                || !files.iter().all(|file| is_there(&file.add.path))
+            {
+                return Ok(Attempt::Stop(()));
+            }
+            let app_id = REWRITER_APP_ID.to_owned();
+            let mut actions = vec![Action::Transaction { app_id, version }];
+            actions.extend(files.iter().map(|file| {
+                Action::Remove(FileRemove {
+                    path: file.add.path.clone(),
+                    size: Some(file.add.size),
+                    partition: file.add.partition.clone(),
+                    removed_ms: now_ms,
+                    data_change: false,
+                })
+            }));
+            actions.extend(added.iter().map(|file| Action::Add(Arc::new(file.clone()))));
+            Ok(Attempt::Write(actions))
+        })
+        .await?;
+    Ok(match outcome {
+        Outcome::Committed(state) => Some(state.version),
+        Outcome::Stopped(()) => None,
+    })
+}
+
+/// Removes files that no commit refers to. What can't be removed stays, unreferenced, until a vacuum.
+async fn discard(log: &Log, files: &[FileAdd]) {
+    for file in files {
+        let path = Path::from(file.path.as_str());
+        if let Err(error) = log.table().store().delete(&path).await {
+            tracing::warn!(state = log.name(), %path, %error, "an unused file could not be removed");
+        }
+    }
+}
+
+/// Writes the files of one run.
+struct RunWriter<'a> {
+    log: &'a Log,
+    day: &'a str,
+    schema: SchemaRef,
+    run: String,
+}
+
+impl RunWriter<'_> {
+    /// Writes all rows; the files are noted in `added` as they come, also if a later one fails.
+    async fn write(
+        &self,
+        rows: BatchStream,
+        file_rows: usize,
+        added: &mut Vec<FileAdd>,
+    ) -> Result<u64> {
+        let mut files = chunks(rows, file_rows)
+            .enumerate()
+            .map(|(part, chunk)| async move { self.write_file(chunk?, part).await }.boxed())
+            .buffered(WRITE_CONCURRENCY)
+            .boxed();
+        let mut rows = 0;
+        while let Some((file, count)) = files.try_next().await? {
+            rows += count;
+            added.push(file);
+        }
+        Ok(rows)
+    }
+
+    async fn write_file(&self, batches: Vec<RecordBatch>, part: usize) -> Result<(FileAdd, u64)> {
+        let schema = self.schema.clone();
+        let encoded = tokio::task::spawn_blocking(move || encode(&batches, &schema))
+            .await
+            .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
+        let path = format!("{DT}={}/run-{}-{part}.parquet", self.day, self.run);
+        let size = encoded.bytes.len() as u64;
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        self.log
+            .table()
+            .store()
+            .put_opts(&Path::from(path.as_str()), encoded.bytes.into(), options)
+            .await
+            .map_err(|error| Error::from(error).context(format!("writing {path}")))?;
+        metrics::counter!(crate::metrics::COMPACTED_BYTES).increment(size);
+        let add = FileAdd {
+            path,
+            size,
+            partition: BTreeMap::from([(DT.to_owned(), Some(self.day.to_owned()))]),
+            modified_ms: self.log.clock().now_ms(),
+            data_change: false,
+            stats: Some(encoded.stats),
+            tags: BTreeMap::from([
+                (TAG_COMMITS.to_owned(), encoded.commits),
+                (TAG_RUN.to_owned(), format!("{}/{part:010}", self.run)),
+                (TAG_SORTED.to_owned(), "true".to_owned()),
+            ]),
+        };
+        Ok((add, encoded.rows))
+    }
+}
+
+struct Encoded {
+    bytes: bytes::Bytes,
+    stats: String,
+    commits: String,
+    rows: u64,
+}
+
+fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Encoded> {
+    let Some(first) = batches.first() else { return Err(Error::internal("no rows to encode")) };
+    let (mut low, mut high, mut rows) = (i64::MAX, i64::MIN, 0);
+    for batch in batches {
+        let commits = column(batch, COMMIT)?.as_primitive::<Int64Type>();
+        low = commits.values().iter().copied().fold(low, i64::min);
+        high = commits.values().iter().copied().fold(high, i64::max);
+        rows += batch.num_rows() as u64;
+    }
+    // Statistics need the leading columns of all rows at once; the value stays out of it.
+    let leading: Vec<RecordBatch> =
+        batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
+    let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
+    let stored: Vec<RecordBatch> =
+        batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
+    Ok(Encoded {
+        bytes: encode_parquet(&stored)?,
+        stats: statistics(&all)?.to_string(),
+        commits: format!("{low}-{high}"),
+        rows,
+    })
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch
+        .column_by_name(name)
+        .ok_or_else(|| Error::internal(format!("a row that is compacted has no {name}")))
+}
+
+/// From the shape of a fold to the columns of a log file.
+fn to_file_columns(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let mut columns: Vec<ArrayRef> = batch.columns().iter().take(4).cloned().collect();
+    for name in [STATE_VALUE, APPEND_ID, APPEND_SEQ, COMMIT] {
+        columns.push(column(batch, name)?.clone());
+    }
+    Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}

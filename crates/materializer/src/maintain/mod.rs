@@ -1,0 +1,7 @@
+//! Keeping a state small: compaction, and what goes with it. Every step is atomic, changes no answer, and may be killed at
+//! any instant and run again.
+
+mod compact;
+mod plan;
+
+pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
