@@ -47,12 +47,12 @@ mod typed;
 
 pub use alluvium_log::{
     Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
-    ManualClock, OrderBy, Receipt, Result, StateDefinition, StateSettings, Storage, SystemClock,
-    validate_state_name,
+    MaintenanceSettings, ManualClock, OrderBy, Receipt, Result, StateDefinition, StateSettings,
+    Storage, SystemClock, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, CompactReport, LayoutSettings, MaterializeReport,
-    VerifyReport,
+    BatchStream, Change as SnapshotChange, CompactReport, Footprint, LayoutSettings,
+    MaintainReport, MaintainStep, MaterializeReport, StepOutcome, StepReport, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema,

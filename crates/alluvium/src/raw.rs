@@ -1,10 +1,12 @@
 //! A state on Arrow batches: what everything typed is made of.
 
-use alluvium_log::{EpochCommit, KeyFilter, Log, Receipt, Result, StateDefinition};
+use alluvium_log::{
+    EpochCommit, KeyFilter, Log, MaintenanceSettings, Receipt, Result, StateDefinition,
+};
 use alluvium_materializer::{
-    BatchStream, CompactOptions, CompactReport, FoldSettings, LayoutSettings, MaterializeOptions,
-    MaterializeReport, Snapshot, VerifyOptions, VerifyReport, compact, materialize, verify,
-    whole_value,
+    BatchStream, CompactReport, FoldSettings, LayoutSettings, MaintainOptions, MaintainReport,
+    MaintainStep, MaterializeOptions, MaterializeReport, Snapshot, StepOutcome, VerifyOptions,
+    VerifyReport, maintain, materialize, verify, whole_value,
 };
 use alluvium_query::{Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -145,27 +147,50 @@ impl RawState {
 
     /// Folds the tail of the log into the snapshot; with `rebuild`, the whole log anew.
     pub async fn materialize(&self, rebuild: bool) -> Result<MaterializeReport> {
-        let options = MaterializeOptions {
+        materialize(&self.snapshot, &self.materialize_options(rebuild)).await
+    }
+
+    fn materialize_options(&self, rebuild: bool) -> MaterializeOptions {
+        MaterializeOptions {
             fold: self.fold.clone(),
             rebuild,
             layout: self.layout,
             footers: self.reader.footers().clone(),
-        };
-        materialize(&self.snapshot, &options).await
+        }
     }
 
     /// Merges the files of days of the log that are over into sorted runs; with `dry_run`, only tells what it would merge.
     pub async fn compact(&self, dry_run: bool) -> Result<CompactReport> {
-        // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
-        let snapshot = self.snapshot.refresh().await?;
-        let options = CompactOptions {
-            fold: self.fold.clone(),
-            file_rows: self.layout.compacted_file_rows,
-            footers: self.reader.footers().clone(),
-            up_to_commit: snapshot.table().map_or(i64::MAX, |_| snapshot.log_commit()),
+        let report = self.maintain(&[MaintainStep::Compact], dry_run).await?;
+        let outcome = report.steps.into_iter().map(|step| step.outcome).next();
+        match outcome {
+            Some(StepOutcome::Compacted(report)) => Ok(report),
+            _ => Err(alluvium_log::Error::internal("a compaction without a report")),
+        }
+    }
+
+    /// Keeps the state small: see [`MaintainStep`]. Nothing that can be asked has another answer afterwards.
+    pub async fn maintain(&self, steps: &[MaintainStep], dry_run: bool) -> Result<MaintainReport> {
+        let options = MaintainOptions {
+            steps: steps.to_vec(),
+            materialize: self.materialize_options(false),
             dry_run,
         };
-        compact(&self.log, &options).await
+        maintain(&self.snapshot, &options).await
+    }
+
+    /// How long what is kept of the state.
+    pub async fn maintenance_settings(&self) -> Result<MaintenanceSettings> {
+        self.log.refresh().await?;
+        self.log.maintenance_settings()
+    }
+
+    /// Changes settings of maintenance by name; see [`Log::set_maintenance`].
+    pub async fn set_maintenance(
+        &self,
+        changes: &[(String, String)],
+    ) -> Result<MaintenanceSettings> {
+        self.log.set_maintenance(changes).await
     }
 
     /// Proves that the snapshot is the fold of the log.

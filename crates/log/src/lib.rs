@@ -87,5 +87,5 @@ pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
     FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome,
     Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata,
-    TableState,
+    TableState, VACUUM_APP_ID, VacuumOptions, VacuumReport,
 };

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
 use crate::storage::{Storage, validate_state_name};
-use crate::table::{Table, TableState};
+use crate::table::{Action, Attempt, Outcome, Table, TableState};
 use crate::writer::GroupCommitter;
 pub(crate) use stage::StagedFile;
 
@@ -214,6 +214,37 @@ impl Log {
     pub fn maintenance_settings(&self) -> Result<MaintenanceSettings> {
         MaintenanceSettings::from_metadata(&self.state().metadata)
             .map_err(|error| error.context(format!("state {}", self.name())))
+    }
+
+    /// Changes settings of maintenance by name; see [`MaintenanceSettings::with`]. Settings that contradict each other are refused
+    /// with the rule that they break, and nothing is changed.
+    pub async fn set_maintenance(
+        &self,
+        changes: &[(String, String)],
+    ) -> Result<MaintenanceSettings> {
+        self.refresh().await?;
+        let outcome = self
+            .inner
+            .table
+            .commit("SET TBLPROPERTIES", Some(false), BTreeMap::new(), |state, _| {
+                let stored = MaintenanceSettings::from_metadata(&state.metadata)?;
+                let wanted = changes
+                    .iter()
+                    .try_fold(stored, |settings, (name, value)| settings.with(name, value))?;
+                wanted.validate()?;
+                if wanted == stored {
+                    return Ok(Attempt::Stop(()));
+                }
+                let mut metadata = (*state.metadata).clone();
+                wanted.write_to(&mut metadata);
+                Ok(Attempt::Write(vec![Action::Metadata(metadata)]))
+            })
+            .await
+            .map_err(|error| error.context(format!("state {}", self.name())))?;
+        if let Outcome::Committed(state) = outcome {
+            self.inner.note_definition(&state)?;
+        }
+        self.maintenance_settings()
     }
 
     /// The newest commit known here and its files.

@@ -14,3 +14,5 @@ pub const CHECKPOINTS: &str = "alluvium_checkpoints_total";
 pub const APPENDS: &str = "alluvium_appends_total";
 /// Commits whose files were removed because no kept version needs them.
 pub const COMMITS_CLEANED_UP: &str = "alluvium_commits_cleaned_up_total";
+/// Data files removed because no kept version has them.
+pub const FILES_VACUUMED: &str = "alluvium_files_vacuumed_total";

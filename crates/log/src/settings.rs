@@ -120,6 +120,11 @@ impl MaintenanceSettings {
         within_commits("as_of_window", self.as_of_window_ms)
     }
 
+    /// How long the files of a snapshot stay after it has been replaced: as long as either reason asks for.
+    pub fn snapshot_retention_ms(&self) -> i64 {
+        self.file_retention_ms.max(self.as_of_window_ms)
+    }
+
     /// Reads the settings of a table; a property that isn't there has its default.
     pub fn from_metadata(metadata: &TableMetadata) -> Result<Self> {
         let mut settings = Self::default();

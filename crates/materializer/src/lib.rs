@@ -59,7 +59,10 @@ pub use inputs::{
     file_input, file_stream, file_stream_with, log_files, snapshot_inputs, whole_value,
 };
 pub use layout::LayoutSettings;
-pub use maintain::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
+pub use maintain::{
+    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, Footprint, MaintainOptions, MaintainReport,
+    MaintainStep, StepOutcome, StepReport, compact, maintain,
+};
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, OrderBy, Protocol, Result,
-    StateDefinition, Storage, TIER, Table, TableMetadata, TableState, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, LEAST_FILE_RETENTION_MS, Log, OrderBy,
+    Protocol, Result, StateDefinition, Storage, TIER, Table, TableMetadata, TableState,
+    VACUUM_APP_ID, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
@@ -288,6 +289,12 @@ impl Snapshot {
         }
     }
 
+    /// For how long a version of the snapshot is sure to keep its files after the next one has come, the longest read taken off.
+    fn kept_ms(&self) -> Result<i64> {
+        let settings = self.inner.log.maintenance_settings()?;
+        Ok(settings.snapshot_retention_ms() - LEAST_FILE_RETENTION_MS / 2)
+    }
+
     /// The newest snapshot that holds nothing beyond a point, or none.
     ///
     /// Each given bound counts. The current snapshot is looked at first; earlier ones are read from the table's
@@ -311,10 +318,23 @@ impl Snapshot {
                 .map(|state| SnapshotState { table: Some(table.clone()), state: Some(state) })
                 .collect();
         }
-        let fits = |known: &&SnapshotState| {
-            known.version() <= state.version && known.lies_within(commit, version, event_time)
+        // Once a vacuum has run, the next one may come at any moment: what it may take then is not begun with.
+        let kept_after = match state.transaction(VACUUM_APP_ID) {
+            None => i64::MIN,
+            Some(_) => self.inner.log.clock().now_ms().saturating_sub(self.kept_ms()?),
         };
-        Ok(history.iter().rev().find(fits).cloned().unwrap_or_else(SnapshotState::none))
+        let whole_from = state.transaction(VACUUM_APP_ID).unwrap_or(0);
+        let mut replaced_ms = i64::MAX;
+        for known in history.iter().rev().filter(|known| known.version() <= state.version) {
+            if known.version() < whole_from || replaced_ms <= kept_after {
+                break;
+            }
+            if known.lies_within(commit, version, event_time) {
+                return Ok(known.clone());
+            }
+            replaced_ms = known.state.as_ref().map_or(i64::MAX, |state| state.timestamp_ms);
+        }
+        Ok(SnapshotState::none())
     }
 }
 

@@ -247,3 +247,33 @@ fn perf_11_four_hundred_days_are_appended_and_read_with_few_open_files() {
         }
     }
 }
+
+#[test]
+fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
+    let home = Home::new();
+    for n in 1..=12 {
+        succeed(&home, &["append", "s"], &change("k", n, n));
+    }
+    let settings = lines(&succeed(&home, &["set", "s", "commit_retention=90d"], ""));
+    assert_eq!(settings[0]["commit_retention"], json!("90d"));
+    assert_eq!(lines(&succeed(&home, &["set", "s"], "")), settings);
+    fail(&home, &["set", "s", "file_retention=100d"], "", 2, &["commit_retention (90d)"]);
+    fail(&home, &["maintain", "--steps", "compress"], "", 2, &["compress", "compact"]);
+    fail(&home, &["maintain", "nothing"], "", 3, &["nothing"]);
+    let before = commits(&home);
+    let dry = lines(&succeed(&home, &["maintain", "--dry-run"], ""));
+    assert_eq!((commits(&home), &dry[0]["dry_run"]), (before, &json!(true)));
+    let report = home.folder.path().join("report.json");
+    let file = report.to_str().unwrap();
+    let done = lines(&succeed(&home, &["maintain", "s", "--report", file], ""));
+    let steps: Vec<&Value> = done[0]["steps"].as_array().unwrap().iter().collect();
+    let names: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
+    assert_eq!(names, ["materialize", "compact", "checkpoint", "cleanup", "vacuum"]);
+    assert_eq!(steps[1]["outcome"]["files_removed"], json!(12));
+    assert_eq!(done[0]["log_after"]["files"], json!(1));
+    let written: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert_eq!(written, json!([done[0]]));
+    let table = succeed(&home, &["maintain", "s", "--output", "table", "--steps", "vacuum"], "");
+    assert!(table.contains("readable") && table.contains("vacuum"), "{table}");
+    assert_eq!(lines(&succeed(&home, &["get", "s", "k"], ""))[0]["value"], json!({"n": 12}));
+}

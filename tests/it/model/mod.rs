@@ -40,30 +40,66 @@ async fn sequences(kind: Kind, first_seed: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_ordered_by_event_time_agrees_with_the_model_whatever_is_done_to_it() {
-    sequences(Kind { order_by: OrderBy::EventTime, tiny: false, foreign: false }, 1_000).await;
+    sequences(
+        Kind { order_by: OrderBy::EventTime, tiny: false, foreign: false, months: false },
+        1_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_ordered_by_version_agrees_with_the_model_whatever_is_done_to_it() {
-    sequences(Kind { order_by: OrderBy::Version, tiny: false, foreign: false }, 2_000).await;
+    sequences(
+        Kind { order_by: OrderBy::Version, tiny: false, foreign: false, months: false },
+        2_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_event_time_in_tiny_files_runs_and_budgets_agrees_with_the_model() {
-    sequences(Kind { order_by: OrderBy::EventTime, tiny: true, foreign: false }, 3_000).await;
+    sequences(
+        Kind { order_by: OrderBy::EventTime, tiny: true, foreign: false, months: false },
+        3_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_version_in_tiny_files_runs_and_budgets_agrees_with_the_model() {
-    sequences(Kind { order_by: OrderBy::Version, tiny: true, foreign: false }, 4_000).await;
+    sequences(
+        Kind { order_by: OrderBy::Version, tiny: true, foreign: false, months: false },
+        4_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_event_time_whose_log_another_engine_optimizes_agrees_with_the_model() {
-    sequences(Kind { order_by: OrderBy::EventTime, tiny: true, foreign: true }, 5_000).await;
+    sequences(
+        Kind { order_by: OrderBy::EventTime, tiny: true, foreign: true, months: false },
+        5_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_version_whose_log_another_engine_optimizes_agrees_with_the_model() {
-    sequences(Kind { order_by: OrderBy::Version, tiny: false, foreign: true }, 6_000).await;
+    sequences(
+        Kind { order_by: OrderBy::Version, tiny: false, foreign: true, months: false },
+        6_000,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_by_event_time_that_is_maintained_over_months_agrees_with_the_model() {
+    let kind = Kind { order_by: OrderBy::EventTime, tiny: true, foreign: false, months: true };
+    sequences(kind, 7_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_by_version_that_is_maintained_over_months_agrees_with_the_model() {
+    let kind = Kind { order_by: OrderBy::Version, tiny: true, foreign: false, months: true };
+    sequences(kind, 8_000).await;
 }

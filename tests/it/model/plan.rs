@@ -16,6 +16,8 @@ pub(crate) struct Kind {
     pub(crate) tiny: bool,
     /// Whether another engine appends to the log and optimizes it.
     pub(crate) foreign: bool,
+    /// Whether months pass by a clock of the test's own, and the periodic job keeps the state small.
+    pub(crate) months: bool,
 }
 
 /// Handles on the store, as that many processes would have.
@@ -51,6 +53,14 @@ pub(crate) enum Step {
         handle: usize,
         snapshot: bool,
     },
+    /// The periodic job, all steps of it.
+    Maintain {
+        handle: usize,
+    },
+    /// Time passes.
+    Wait {
+        days: i64,
+    },
     /// Merges the log's files by days.
     Compact {
         handle: usize,
@@ -65,6 +75,13 @@ pub(crate) enum Step {
 /// The next step.
 pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
     let handle = rng.random_range(0..HANDLES);
+    if kind.months {
+        match rng.random_range(0..100) {
+            0..12 => return Step::Maintain { handle },
+            12..25 => return Step::Wait { days: *[1, 3, 8, 25].choose(rng).unwrap() },
+            _ => {}
+        }
+    }
     match rng.random_range(0..100) {
         0..42 => Step::Append { handle },
         42..46 => Step::Compact { handle },

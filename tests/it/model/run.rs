@@ -1,6 +1,11 @@
 //! Doing a sequence of steps to store and model alike.
 
-use alluvium::{EpochOutcome, ErrorKind, RawState, Store, StoreSettings};
+use std::sync::Arc;
+
+use alluvium::{
+    Clock, EpochOutcome, ErrorKind, MaintainStep, ManualClock, RawState, Store, StoreSettings,
+    SystemClock,
+};
 use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -11,7 +16,7 @@ use super::ledger::Ledger;
 use super::plan::{APPS, HANDLES, Kind, Pools, Step, handle_settings, step};
 use crate::support::delta;
 use crate::support::rows::{Change, Shape, batch, fields};
-use crate::support::stores::{Home, ordered_by};
+use crate::support::stores::{DAY, Home, START, ordered_by, settings as plain};
 
 /// The state of all sequences.
 pub(crate) const STATE: &str = "things";
@@ -35,6 +40,8 @@ pub(crate) struct World {
     pub(crate) rng: StdRng,
     /// The newest commit of the log.
     pub(crate) newest: i64,
+    clock: Arc<dyn Clock>,
+    months: Arc<ManualClock>,
     kind: Kind,
     shape: Shape,
     apps: [App; APPS],
@@ -83,8 +90,9 @@ pub(crate) async fn sequence(kind: Kind, seed: u64, steps: u64) {
     checks::everything(&mut world).await;
 }
 
-async fn open(home: &Home, settings: &StoreSettings) -> (Store, RawState) {
-    let store = home.open_with(settings.clone()).await;
+async fn open(home: &Home, settings: &StoreSettings, clock: &Arc<dyn Clock>) -> (Store, RawState) {
+    let builder = Store::builder(&home.uri()).settings(settings.clone()).clock(clock.clone());
+    let store = builder.open().await.unwrap();
     let state = store.raw_state(STATE).await.unwrap();
     (store, state)
 }
@@ -93,7 +101,14 @@ impl World {
     pub(crate) async fn new(kind: Kind, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let home = Home::new();
-        let creator = home.open().await;
+        // In the model of months all days of the rows are over when it begins.
+        let months = Arc::new(ManualClock::at(START + 10 * DAY));
+        let clock: Arc<dyn Clock> = match kind.months {
+            true => months.clone(),
+            false => Arc::new(SystemClock),
+        };
+        let creator = Store::builder(&home.uri()).settings(plain()).clock(clock.clone());
+        let creator = creator.open().await.unwrap();
         creator
             .create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by))
             .await
@@ -102,7 +117,7 @@ impl World {
         let (mut handles, mut stores, mut all_settings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..HANDLES {
             let settings = handle_settings(&mut rng, kind);
-            let (store, state) = open(&home, &settings).await;
+            let (store, state) = open(&home, &settings, &clock).await;
             handles.push(state);
             stores.push(store);
             all_settings.push(settings);
@@ -116,6 +131,8 @@ impl World {
             pools,
             rng,
             newest: 0,
+            clock,
+            months,
             kind,
             shape: Shape::default(),
             apps: Default::default(),
@@ -163,6 +180,8 @@ impl World {
             }
             Step::Checkpoint { handle, snapshot } => self.checkpoint(handle, snapshot).await,
             Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
+            Step::Maintain { handle } => self.maintain(handle).await,
+            Step::Wait { days } => self.months.set(self.months.now_micros() + days * DAY),
             Step::Compact { handle } => {
                 let report = self.handles[handle].compact(false).await.unwrap();
                 assert!(!report.gave_way, "nobody else was at work: {report:?}");
@@ -173,7 +192,7 @@ impl World {
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
-                    open(&self.home, &self.settings[handle]).await;
+                    open(&self.home, &self.settings[handle], &self.clock).await;
                 self.apps.iter_mut().for_each(|app| app.owned[handle] = None);
             }
             Step::Optimize => {
@@ -275,6 +294,21 @@ impl World {
         if let Some((table, _)) = snapshot.table() {
             assert!(table.checkpoint().await.unwrap());
         }
+    }
+
+    /// The periodic job; a second run of it at the same time of the clock finds nothing to do.
+    async fn maintain(&mut self, handle: usize) {
+        let state = self.handles[handle].clone();
+        let report = state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        self.newest = report.log_after.version;
+        let again = state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        assert_eq!(again.log_after.version, self.newest, "{again:?}");
+        assert_eq!(again.snapshot_after, report.snapshot_after, "{again:?}");
+        // Time has passed for everybody, while the waits in the readers go by the machine's clock.
+        for other in &self.handles {
+            other.snapshot().refresh().await.unwrap();
+        }
+        checks::sound(self).await;
     }
 
     /// Nothing but what the newest checkpoint holds is left to those who open the tables from now on.

@@ -1,10 +1,12 @@
 //! The command line: what can be typed, and the help for it.
 
+mod maintain;
 mod read;
 mod write;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use maintain::{MaintainArgs, SetArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use write::{AppendArgs, CreateArgs};
 
@@ -125,6 +127,10 @@ Answers are the same before and after; reads become faster. It may be killed at 
         #[arg(long)]
         rebuild: bool,
     },
+    /// Keep states small: fold, merge files, remove what nothing needs any more
+    Maintain(MaintainArgs),
+    /// Show or change how long what is kept of a state
+    Set(SetArgs),
     /// Prove that the snapshot is the fold of the log
     #[command(after_help = "\
 Examples:

@@ -6,6 +6,7 @@ mod create;
 mod diff;
 mod history;
 mod live;
+mod maintain;
 mod reports;
 mod session;
 mod sql;
@@ -42,6 +43,8 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Materialize { state, rebuild } => {
                 upkeep::materialize(&mut session, state, rebuild).await
             }
+            Verb::Maintain(args) => maintain::run(&mut session, args).await,
+            Verb::Set(args) => maintain::set(&mut session, args).await,
             Verb::Verify { state } => upkeep::verify(&mut session, state).await,
             Verb::Stats { state } => upkeep::stats(&mut session, state).await,
             Verb::States => upkeep::states(&mut session).await,

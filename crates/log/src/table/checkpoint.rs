@@ -18,7 +18,12 @@ impl Table {
     pub fn is_checkpoint_due(&self) -> bool {
         let state = self.state();
         let files = i64::try_from(state.file_count() / FILES_PER_COMMIT_OF_INTERVAL).unwrap_or(0);
-        state.version - self.checkpointed.load(Ordering::Relaxed) >= CHECKPOINT_INTERVAL.max(files)
+        self.commits_since_checkpoint() >= CHECKPOINT_INTERVAL.max(files)
+    }
+
+    /// How many commits an opening would read one by one now.
+    pub fn commits_since_checkpoint(&self) -> i64 {
+        self.state().version - self.checkpointed.load(Ordering::Relaxed)
     }
 
     /// Writes a checkpoint of the newest version, unless one is being written.

@@ -133,7 +133,7 @@ impl Table {
     }
 
     /// Removes a file; false when it was gone already.
-    async fn remove(&self, meta: &ObjectMeta) -> Result<bool> {
+    pub(super) async fn remove(&self, meta: &ObjectMeta) -> Result<bool> {
         match self.store.delete(&meta.location).await {
             Ok(()) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),

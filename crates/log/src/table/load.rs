@@ -9,7 +9,7 @@ use object_store::ObjectStoreExt;
 use super::delta;
 use super::listing::{LogListing, Origin};
 use super::state::TableState;
-use super::{Action, Table, commit_path};
+use super::{Action, Table, VACUUM_APP_ID, commit_path};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many commits are read at the same time.
@@ -76,7 +76,7 @@ impl Table {
         Err(failure.unwrap_or_else(|| self.missing_commit(version)))
     }
 
-    async fn load_origin(&self, origin: Origin, version: i64) -> Result<TableState> {
+    pub(super) async fn load_origin(&self, origin: Origin, version: i64) -> Result<TableState> {
         match origin {
             Origin::First => self.replay(TableState::empty(), 0, version).await,
             Origin::Checkpoint(at) => {
@@ -104,8 +104,25 @@ impl Table {
         ids
     }
 
-    /// The table as it was at an earlier version.
+    /// The oldest version that can be read by its number: its commits are there, and its files.
+    pub async fn oldest_version(&self) -> Result<i64> {
+        let state = self.state();
+        let told = self.list_log().await?.oldest_readable().unwrap_or(state.version);
+        Ok(told.max(state.transaction(VACUUM_APP_ID).unwrap_or(0)))
+    }
+
+    /// The table as it was at an earlier version; refused when some of its files are gone.
     pub async fn state_at(&self, version: i64) -> Result<TableState> {
+        let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
+        if version < whole_from {
+            return Err(self.placed(Error::new(
+                ErrorKind::PointUnavailable,
+                format!(
+                    "version {version} can't be read: a vacuum removed files of the versions before {whole_from}; {whole_from} to {} can be read",
+                    self.state().version
+                ),
+            )));
+        }
         let listing = self.list_log().await?;
         let origins = listing.origins(version);
         if origins.is_empty() {
@@ -170,7 +187,7 @@ impl Table {
     }
 
     /// The commits of a range, in order; a missing one is an error.
-    fn commits(
+    pub(super) fn commits(
         &self,
         first: i64,
         last: i64,

@@ -16,6 +16,7 @@ mod load;
 mod model;
 mod probe;
 mod state;
+mod vacuum;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub use model::{
     TAG_RUN, TAG_SORTED, TableMetadata,
 };
 pub use state::{CommitSpan, DataFile, FileCommits, FileStats, TableState};
+pub use vacuum::{VACUUM_APP_ID, VacuumOptions, VacuumReport};
 
 /// What a commit's closure decides on the state before it.
 #[derive(Debug)]
@@ -98,7 +100,7 @@ impl Table {
             state: RwLock::new(Arc::new(TableState::empty())),
             committing: Mutex::new(()),
             anchor: RwLock::new(None),
-            app_ids: app_ids.iter().map(|&id| id.to_owned()).collect(),
+            app_ids: app_ids.iter().chain(&[VACUUM_APP_ID]).map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
             probe: storage.commit_probe(path).map(probe::CommitProbe::new),
             transactions_complete: AtomicBool::new(true),

@@ -2,6 +2,10 @@
 //! any instant and run again.
 
 mod compact;
+mod job;
 mod plan;
 
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
+pub use job::{
+    Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome, StepReport, maintain,
+};

@@ -1,0 +1,194 @@
+//! Removing data files that no kept version of a table has: by what the log says of each file.
+//!
+//! A file that some version of the retention has is kept. One that only older versions have goes. One that no version has is a
+//! left-over of a writer that died, or the work of one that has yet to commit: it goes when it is older than the longest write.
+//! What older versions lose is recorded in the log, as a transaction, before the first file goes.
+
+use std::collections::{BTreeMap, HashSet};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use serde::{Deserialize, Serialize};
+
+use super::listing::Origin;
+use super::state::TableState;
+use super::{Action, Attempt, Table};
+use crate::error::{Error, Result};
+
+/// The application id under which a table records its oldest version whose files are all there.
+pub const VACUUM_APP_ID: &str = "alluvium/vacuum";
+/// Files that are removed at the same time.
+const REMOVE_CONCURRENCY: usize = 16;
+
+/// What a vacuum may remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VacuumOptions {
+    /// Files that a version had which was the newest within this span stay.
+    pub file_retention_ms: i64,
+    /// Files that no version has stay for this long after they were written.
+    pub orphan_grace_ms: i64,
+    /// Tell what would be removed, and remove nothing.
+    pub dry_run: bool,
+}
+
+/// What a vacuum removed, or would remove.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VacuumReport {
+    /// The oldest version whose files are all there afterwards.
+    pub oldest_version: i64,
+    /// Files removed that only older versions have.
+    pub files_removed: u64,
+    /// Files removed that no version has.
+    pub orphans_removed: u64,
+    /// Bytes of both.
+    pub bytes_removed: u64,
+    /// Files that no version has and that may still be committed.
+    pub orphans_kept: u64,
+    /// The paths of the files removed, in order.
+    pub paths: Vec<String>,
+}
+
+/// Which files the versions of a table have.
+struct Census {
+    /// Of a version of the retention.
+    kept: HashSet<String>,
+    /// Of any version that can be read.
+    known: HashSet<String>,
+    /// The oldest version of the retention.
+    oldest_kept: i64,
+}
+
+impl Table {
+    /// Removes the data files that no version of the retention has.
+    pub async fn vacuum(&self, options: &VacuumOptions) -> Result<VacuumReport> {
+        let _alone = self.cleaning.lock().await;
+        // Files first, then the log: a file that is committed in between is known by then.
+        let files = self.data_files().await?;
+        self.refresh().await?;
+        let now_ms = self.clock.now_ms();
+        let census = self.census(now_ms.saturating_sub(options.file_retention_ms)).await?;
+        let (mut doomed, mut report) = (Vec::new(), VacuumReport::default());
+        report.oldest_version = census.oldest_kept;
+        for meta in files {
+            let path = meta.location.as_ref();
+            if census.kept.contains(path) {
+                continue;
+            }
+            let is_known = census.known.contains(path);
+            let age_ms = now_ms.saturating_sub(meta.last_modified.timestamp_millis());
+            if is_known || age_ms > options.orphan_grace_ms {
+                doomed.push((meta, is_known));
+            } else {
+                report.orphans_kept += 1;
+            }
+        }
+        if !options.dry_run && doomed.iter().any(|(_, is_known)| *is_known) {
+            self.record_horizon(census.oldest_kept).await?;
+        }
+        let mut removals = stream::iter(doomed)
+            .map(|(meta, is_known)| {
+                async move {
+                    let is_gone = !options.dry_run && !self.remove(&meta).await?;
+                    Ok::<_, Error>((!is_gone).then_some((meta, is_known)))
+                }
+                .boxed()
+            })
+            .buffered(REMOVE_CONCURRENCY);
+        while let Some(removed) = removals.try_next().await? {
+            let Some((meta, is_known)) = removed else { continue };
+            let counter = match is_known {
+                true => &mut report.files_removed,
+                false => &mut report.orphans_removed,
+            };
+            *counter += 1;
+            report.bytes_removed += meta.size;
+            report.paths.push(meta.location.as_ref().to_owned());
+        }
+        if !options.dry_run {
+            metrics::counter!(crate::metrics::FILES_VACUUMED).increment(report.paths.len() as u64);
+        }
+        Ok(report)
+    }
+
+    /// The Parquet files of the table's folder, but for those of the log and of other engines' own folders.
+    async fn data_files(&self) -> Result<Vec<ObjectMeta>> {
+        let is_data = |meta: &ObjectMeta| {
+            let hidden = |part: &str| part.starts_with('_') || part.starts_with('.');
+            let in_hidden = meta.location.parts().any(|part| hidden(part.as_ref()));
+            !in_hidden && meta.location.as_ref().ends_with(".parquet")
+        };
+        let listing = self.store.list(None);
+        let all: Vec<ObjectMeta> =
+            listing.try_collect().await.map_err(|e| self.placed(e.into()))?;
+        Ok(all.into_iter().filter(is_data).collect())
+    }
+
+    /// Reads all versions that can be read, and tells which files they have.
+    async fn census(&self, cutoff_ms: i64) -> Result<Census> {
+        let newest = self.state().version;
+        let listing = self.list_log().await?;
+        let origin = listing.origins(newest).pop().ok_or_else(|| {
+            self.placed(Error::corrupt(
+                "the Delta log has a gap: nothing can be told of its files; restore the missing commit",
+            ))
+        })?;
+        let mut state = match origin {
+            Origin::First => TableState::empty(),
+            Origin::Checkpoint(at) => self.load_origin(origin, at).await?,
+        };
+        let mut known: HashSet<String> = files_of(&state).collect();
+        let mut kept: Option<Census> = None;
+        let mut commits = self.commits(state.version + 1, newest);
+        while let Some((version, actions)) = commits.try_next().await? {
+            let next = state.apply(version, &actions).map_err(|e| self.placed(e))?;
+            let added = actions.iter().filter_map(|action| match action {
+                Action::Add(add) => Some(&add.path),
+                _ => None,
+            });
+            let added: Vec<String> = added.flat_map(|path| names_of(path)).collect();
+            known.extend(added.iter().cloned());
+            if next.timestamp_ms > cutoff_ms {
+                // The version before was the newest one when the retention began.
+                kept.get_or_insert_with(|| Census::of(&state)).kept.extend(added);
+            }
+            state = next;
+        }
+        let census = kept.unwrap_or_else(|| Census::of(&state));
+        Ok(Census { known, ..census })
+    }
+
+    /// Notes in the log that versions before this one lose files; nothing when that is known.
+    async fn record_horizon(&self, version: i64) -> Result<()> {
+        let decide = |state: &TableState, _| {
+            if state.transaction(VACUUM_APP_ID) >= Some(version) {
+                return Ok(Attempt::Stop(()));
+            }
+            let app_id = VACUUM_APP_ID.to_owned();
+            Ok(Attempt::Write(vec![Action::Transaction { app_id, version }]))
+        };
+        self.commit("VACUUM START", Some(false), BTreeMap::new(), decide).await?;
+        Ok(())
+    }
+}
+
+impl Census {
+    fn of(state: &TableState) -> Self {
+        Self {
+            kept: files_of(state).collect(),
+            known: HashSet::new(),
+            oldest_kept: state.version.max(0),
+        }
+    }
+}
+
+fn files_of(state: &TableState) -> impl Iterator<Item = String> + '_ {
+    state.files().flat_map(|file| names_of(&file.add.path))
+}
+
+/// The names under which a file of the log may lie in the store: as it is, and with what is encoded in it decoded.
+fn names_of(path: &str) -> impl Iterator<Item = String> + use<> {
+    let plain = Path::from(path).as_ref().to_owned();
+    let decoded = Path::from_url_path(path).ok().map(|path| path.as_ref().to_owned());
+    [Some(plain), decoded].into_iter().flatten()
+}

@@ -1,0 +1,294 @@
+//! The periodic job: any subset of the steps, in the order that lets each one profit from those before it, and one report.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use alluvium_log::{
+    CleanUpReport, Error, MaintenanceSettings, Result, Table, VacuumOptions, VacuumReport,
+};
+use serde::{Deserialize, Serialize};
+
+use super::compact::{CompactOptions, CompactReport, compact};
+use crate::inputs::log_files;
+use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
+use crate::snapshot::Snapshot;
+
+/// A checkpoint is worth writing, beside those that are due anyway, when so many commits have come since the last one.
+const CHECKPOINT_MIN_COMMITS: i64 = 10;
+
+/// A step of maintenance. They are carried out in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MaintainStep {
+    /// Fold the log into the snapshot.
+    Materialize,
+    /// Merge the log's files by days.
+    Compact,
+    /// Write checkpoints of both tables.
+    Checkpoint,
+    /// Remove the commits that no kept version needs.
+    Cleanup,
+    /// Remove the data files that no kept version has.
+    Vacuum,
+}
+
+impl MaintainStep {
+    /// All steps, in order.
+    pub const ALL: [Self; 5] =
+        [Self::Materialize, Self::Compact, Self::Checkpoint, Self::Cleanup, Self::Vacuum];
+
+    /// The step's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Materialize => "materialize",
+            Self::Compact => "compact",
+            Self::Checkpoint => "checkpoint",
+            Self::Cleanup => "cleanup",
+            Self::Vacuum => "vacuum",
+        }
+    }
+}
+
+impl fmt::Display for MaintainStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for MaintainStep {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|step| step.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::invalid(format!("{text:?} is no step of maintenance: the steps are {names}"))
+        })
+    }
+}
+
+/// What to do, and by what means.
+#[derive(Debug, Clone)]
+pub struct MaintainOptions {
+    /// Which steps; their order doesn't matter.
+    pub steps: Vec<MaintainStep>,
+    /// Memory, layout and footers of all steps; the log is never folded anew here.
+    pub materialize: MaterializeOptions,
+    /// Tell what would be done, and change nothing.
+    pub dry_run: bool,
+}
+
+/// What one step did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StepOutcome {
+    /// The log was folded into the snapshot.
+    Materialized(MaterializeReport),
+    /// The log would be folded into the snapshot.
+    ToMaterialize {
+        /// Commits that the snapshot doesn't fold yet.
+        commits: i64,
+        /// Their rows.
+        rows: u64,
+    },
+    /// Files of the log were merged.
+    Compacted(CompactReport),
+    /// Checkpoints were written, of these versions.
+    Checkpointed {
+        /// Of the log; none when it wasn't worth it.
+        log_version: Option<i64>,
+        /// Of the snapshot; none when it wasn't worth it, or there is no snapshot.
+        snapshot_version: Option<i64>,
+    },
+    /// Commits were removed.
+    CleanedUp {
+        /// Of the log.
+        log: CleanUpReport,
+        /// Of the snapshot, if there is one.
+        snapshot: Option<CleanUpReport>,
+    },
+    /// Data files were removed.
+    Vacuumed {
+        /// Of the log.
+        log: VacuumReport,
+        /// Of the snapshot, if there is one.
+        snapshot: Option<VacuumReport>,
+    },
+}
+
+/// One step of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepReport {
+    /// Which step.
+    pub step: MaintainStep,
+    /// What it did.
+    pub outcome: StepOutcome,
+    /// How long it took.
+    pub elapsed_ms: u64,
+}
+
+/// What a table is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Footprint {
+    /// The newest version.
+    pub version: i64,
+    /// The oldest version that can be read by its number.
+    pub oldest_version: i64,
+    /// Files of the newest version.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a run of the job did to one state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MaintainReport {
+    /// The state.
+    pub state: String,
+    /// Nothing was changed; this is what would have been.
+    pub dry_run: bool,
+    /// The log before.
+    pub log_before: Footprint,
+    /// The log afterwards.
+    pub log_after: Footprint,
+    /// The snapshot before, if there was one.
+    pub snapshot_before: Option<Footprint>,
+    /// The snapshot afterwards, if there is one.
+    pub snapshot_after: Option<Footprint>,
+    /// The steps, in the order in which they were carried out.
+    pub steps: Vec<StepReport>,
+    /// How long it took.
+    pub elapsed_ms: u64,
+}
+
+/// Carries out steps of maintenance on a state. It may be killed at any instant and run again.
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run), err(level = "debug"))]
+pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
+    let started = Instant::now();
+    let log = snapshot.log();
+    let settings = log.maintenance_settings()?;
+    settings.validate().map_err(|error| error.context(format!("state {}", log.name())))?;
+    snapshot.refresh().await?;
+    log.refresh().await?;
+    let mut report = MaintainReport {
+        state: log.name().to_owned(),
+        dry_run: options.dry_run,
+        log_before: footprint(log.table()).await?,
+        log_after: Footprint::default(),
+        snapshot_before: snapshot_footprint(snapshot).await?,
+        snapshot_after: None,
+        steps: Vec::new(),
+        elapsed_ms: 0,
+    };
+    for step in MaintainStep::ALL.into_iter().filter(|step| options.steps.contains(step)) {
+        let begun = Instant::now();
+        let outcome = run(step, snapshot, &settings, options).await.map_err(|error| {
+            error.context(format!("maintaining {}, step {step}", snapshot.log().name()))
+        })?;
+        report.steps.push(StepReport { step, outcome, elapsed_ms: millis(begun) });
+    }
+    report.log_after = footprint(log.table()).await?;
+    report.snapshot_after = snapshot_footprint(snapshot).await?;
+    report.elapsed_ms = millis(started);
+    Ok(report)
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn footprint(table: &Table) -> Result<Footprint> {
+    let state = table.state();
+    Ok(Footprint {
+        version: state.version,
+        oldest_version: table.oldest_version().await?,
+        files: state.file_count() as u64,
+        bytes: state.files().map(|file| file.add.size).sum(),
+    })
+}
+
+async fn snapshot_footprint(snapshot: &Snapshot) -> Result<Option<Footprint>> {
+    match snapshot.state().table() {
+        Some((table, _)) => footprint(table).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn run(
+    step: MaintainStep,
+    snapshot: &Snapshot,
+    settings: &MaintenanceSettings,
+    options: &MaintainOptions,
+) -> Result<StepOutcome> {
+    let log = snapshot.log().table();
+    let state = snapshot.state();
+    let table = state.table().map(|(table, _)| table.as_ref());
+    let dry_run = options.dry_run;
+    match step {
+        MaintainStep::Materialize => materialize_step(snapshot, options).await,
+        MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
+        MaintainStep::Checkpoint => Ok(StepOutcome::Checkpointed {
+            log_version: checkpoint(log, dry_run).await?,
+            snapshot_version: match table {
+                Some(table) => checkpoint(table, dry_run).await?,
+                None => None,
+            },
+        }),
+        MaintainStep::Cleanup => Ok(StepOutcome::CleanedUp {
+            log: log.clean_up(settings.commit_retention_ms, dry_run).await?,
+            snapshot: match table {
+                Some(table) => Some(table.clean_up(settings.commit_retention_ms, dry_run).await?),
+                None => None,
+            },
+        }),
+        MaintainStep::Vacuum => {
+            let orphan_grace_ms = settings.orphan_grace_ms;
+            let vacuum =
+                |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
+            Ok(StepOutcome::Vacuumed {
+                log: log.vacuum(&vacuum(settings.file_retention_ms)).await?,
+                snapshot: match table {
+                    Some(table) => {
+                        Some(table.vacuum(&vacuum(settings.snapshot_retention_ms())).await?)
+                    }
+                    None => None,
+                },
+            })
+        }
+    }
+}
+
+async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<StepOutcome> {
+    if !options.dry_run {
+        let options = MaterializeOptions { rebuild: false, ..options.materialize.clone() };
+        return materialize(snapshot, &options).await.map(StepOutcome::Materialized);
+    }
+    let (log, from) = (snapshot.log().state(), snapshot.state().log_commit());
+    let filter =
+        alluvium_log::RowFilter { after_commit: Some(from), ..alluvium_log::RowFilter::default() };
+    let rows = log_files(&log, &filter).iter().filter_map(|file| file.stats.rows).sum();
+    Ok(StepOutcome::ToMaterialize { commits: log.version - from, rows })
+}
+
+async fn compact_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<CompactReport> {
+    let state = snapshot.state();
+    let options = CompactOptions {
+        fold: options.materialize.fold.clone(),
+        file_rows: options.materialize.layout.compacted_file_rows,
+        footers: options.materialize.footers.clone(),
+        // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
+        up_to_commit: state.table().map_or(i64::MAX, |_| state.log_commit()),
+        dry_run: options.dry_run,
+    };
+    compact(snapshot.log(), &options).await
+}
+
+/// Writes a checkpoint if enough has happened since the last one.
+async fn checkpoint(table: &Table, dry_run: bool) -> Result<Option<i64>> {
+    if table.commits_since_checkpoint() < CHECKPOINT_MIN_COMMITS {
+        return Ok(None);
+    }
+    let version = table.state().version;
+    let written = dry_run || table.checkpoint().await?;
+    Ok(written.then_some(version))
+}
