@@ -18,8 +18,12 @@ use tokio::sync::Mutex;
 use crate::columns::fields_of;
 use crate::epoch::Epoch;
 use crate::epoch_stream::EpochStream;
+use crate::format::format_fields;
 use crate::raw::{EmbeddedSettings, RawState};
 use crate::typed::{State, Value};
+
+/// States that a message names at most.
+const NAMED_STATES: usize = 20;
 
 /// Settings of a process that opens a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -227,9 +231,14 @@ impl Store {
         settings: StateSettings,
     ) -> Result<(RawState, bool)> {
         let definition = StateDefinition::new(fields, settings)?;
+        let created = Log::create(&self.inner.storage, name, &definition, self.log_options()).await;
+        let (log, created) = match created {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return Err(self.explain_clash(name, &definition, error).await);
+            }
+            other => other?,
+        };
         let mut states = self.inner.states.lock().await;
-        let (log, created) =
-            Log::create(&self.inner.storage, name, &definition, self.log_options()).await?;
         if let Some(known) = states.get(name) {
             return Ok((known.clone(), created));
         }
@@ -238,20 +247,38 @@ impl Store {
         Ok((raw, created))
     }
 
+    /// The error about a state that exists with another definition, the fields as they are written in a schema.
+    async fn explain_clash(&self, name: &str, wanted: &StateDefinition, error: Error) -> Error {
+        let Ok(Some(state)) = self.find(name).await else { return error };
+        let known = state.definition();
+        let shown = |definition: &StateDefinition| {
+            format!(
+                "ordered by {}, with the fields: {}",
+                definition.order_by,
+                format_fields(&definition.fields)
+            )
+        };
+        let text = format!(
+            "the state {name} exists with another definition, {}; asked for was one {}; use it as it is, fields are added by appending, or another name",
+            shown(&known),
+            shown(wanted)
+        );
+        Error::new(ErrorKind::AlreadyExists, text)
+    }
+
     /// A state by its name, whatever its values are.
     pub async fn raw_state(&self, name: &str) -> Result<RawState> {
         match self.find(name).await? {
             Some(raw) => Ok(raw),
             None => {
                 let known = self.state_names().await?;
-                let known = if known.is_empty() {
-                    "it has none".to_owned()
-                } else {
-                    format!("it has {}", known.join(", "))
-                };
                 Err(Error::new(
                     ErrorKind::NotFound,
-                    format!("the store {} has no state {name:?}: {known}", self.label()),
+                    format!(
+                        "the store {} has no state {name:?}: {}",
+                        self.label(),
+                        there_is(name, &known)
+                    ),
                 ))
             }
         }
@@ -364,4 +391,20 @@ impl Store {
             state.log().close().await;
         }
     }
+}
+
+/// Which states there are, for one who has asked for another; the one that was meant, where that is plain.
+fn there_is(asked: &str, known: &[String]) -> String {
+    if known.is_empty() {
+        return "it has none".to_owned();
+    }
+    if let Some(near) = known.iter().find(|known| known.eq_ignore_ascii_case(asked)) {
+        return format!("names keep their case, write {near}");
+    }
+    let shown: Vec<&str> = known.iter().take(NAMED_STATES).map(String::as_str).collect();
+    let more = match known.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("it has {}{more}", shown.join(", "))
 }

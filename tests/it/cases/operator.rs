@@ -109,6 +109,12 @@ fn messages_say_what_is_expected_and_what_to_write_instead() {
         fail(&home, &["sql", &query], "", 3, &["names keep their case, write Users"]);
     }
     fail(&home, &["sql", "SELECT * FROM nobody"], "", 3, &["nobody", "SHOW TABLES"]);
+    fail(&home, &["sql", "SELECT * FROM Users WHERE state_key = \"a\""], "", 2, &["'a'"]);
+    fail(&home, &["sql", "SELECT * FROM Users LIMIT"], "", 2, &["Expected: an expression"]);
+    fail(&home, &["get", "users", "a"], "", 3, &["names keep their case, write Users"]);
+    let other = ["create", "Users", "--schema", "n INT, b STRING NOT NULL"];
+    fail(&home, &other, "", 2, &["fields: n BIGINT;", "fields: n INT, b STRING NOT NULL;"]);
+    fail(&home, &["append", "Users"], "{}\n", 2, &["line 1", "--rejects FILE"]);
 }
 
 #[test]

@@ -68,9 +68,8 @@ struct Row {
 impl CsvReader {
     pub(crate) fn new(bytes: Bytes, options: ReadOptions, policy: Policy) -> Result<Self> {
         if options.mapping.is_native() {
-            return Err(
-                policy.whole("a CSV file has no native form of changes: name its key column")
-            );
+            return Err(policy
+                .whole("a CSV file has no native form of changes: name its key column (--key)"));
         }
         let mut reader = csv::ReaderBuilder::new()
             .has_headers(false)
@@ -90,8 +89,10 @@ impl CsvReader {
             policy
                 .whole(format!("the columns {one:?} and {other:?} have the same name: rename one"))
         })?;
-        let roles = find_roles(header.iter().map(String::as_str), &options.mapping)
-            .map_err(|error| policy.whole(error.message()))?;
+        let roles =
+            find_roles(header.iter().map(String::as_str), &options.mapping).map_err(|error| {
+                policy.whole(format!("{}{}", error.message(), other_delimiter(&header)))
+            })?;
         let fields = match &options.schema {
             ReaderSchema::Fixed(fields) => fields.clone(),
             ReaderSchema::Infer => Fields::empty(),
@@ -327,6 +328,17 @@ impl CsvReader {
             }
         };
         sink.push_head(&head)
+    }
+}
+
+/// What may be wrong with a header of one column only.
+fn other_delimiter(header: &[String]) -> String {
+    let [only] = header else { return String::new() };
+    match only.chars().find(|c| matches!(c, ';' | '\t' | '|' | ',')) {
+        Some(found) => {
+            format!("; if {found:?} separates the cells, name it as the delimiter (--delimiter)")
+        }
+        None => String::new(),
     }
 }
 

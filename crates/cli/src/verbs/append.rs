@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use alluvium::format::{format_fields, parse_fields};
-use alluvium::{Import, ImportInput, ImportOptions, ImportReport, Store};
+use alluvium::{Error, ErrorKind, Import, ImportInput, ImportOptions, ImportReport, Store};
 
 use super::{Outcome, Session};
 use crate::args::AppendArgs;
@@ -26,13 +26,23 @@ pub(super) async fn run(session: &mut Session<'_>, args: AppendArgs) -> Outcome 
     let outcome = import.run().await;
     progress.clear();
     store.close().await;
-    let report = outcome?;
+    let report = outcome.map_err(|error| with_tip(error, &args))?;
     if report.created {
         tell_created(session, &store, &args.state).await?;
     }
     let summary = summary(&args, &report, &session.elapsed());
     session.say(&summary);
     Ok(if report.stopped { ExitCodes::INTERRUPTED } else { ExitCodes::OK })
+}
+
+/// The error of an append, with the way to go on beside a bad row.
+fn with_tip(error: Error, args: &AppendArgs) -> Error {
+    let names_row = [": line ", ": row "].iter().any(|place| error.message().contains(place));
+    if error.kind() != ErrorKind::InvalidInput || args.rejects.is_some() || !names_row {
+        return error;
+    }
+    let text = format!("{}; --rejects FILE sets bad rows aside and goes on", error.message());
+    Error::new(error.kind(), text).with_source(error)
 }
 
 fn options(args: &AppendArgs) -> Result<ImportOptions, Failure> {

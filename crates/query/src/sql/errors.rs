@@ -84,6 +84,11 @@ fn told(error: &DataFusionError) -> Error {
     if let DataFusionError::ResourcesExhausted(details) = error {
         return out_of_memory(details);
     }
+    if let DataFusionError::SQL(inner, _) = error {
+        let why = inner.to_string();
+        let why = why.trim_start_matches("sql parser error: ");
+        return Error::invalid(format!("the query is not SQL that can be read: {why}"));
+    }
     let message = error.strip_backtrace();
     // The logical plan's words for an unknown table name it with its catalog.
     if matches!(error, DataFusionError::Plan(_)) && message.contains("table 'alluvium.") {
@@ -150,7 +155,7 @@ fn unknown_column(field: &Column, valid: &[Column]) -> String {
             Some(known) => {
                 format!("; a name with other characters is quoted, write {}", written(known))
             }
-            None => String::new(),
+            None => format!("; a text is written in single quotes, '{}'", field.name),
         },
     };
     let mut names: Vec<String> = valid.iter().map(|known| written(&known.name)).collect();

@@ -130,6 +130,10 @@ fn header_faults_are_told_at_once() {
         refusal("ID,n\n", csv(by_key(&["id"])))
             .contains("no column \"id\" (did you mean \"ID\"?); the columns are ID, n")
     );
+    assert!(
+        refusal("id;n\na;1\n", csv(by_key(&["id"])))
+            .contains("the columns are id;n; if ';' separates the cells, name it as the delimiter")
+    );
     assert!(refusal("id,N,n\n", csv(by_key(&["id"]))).contains("rename one"));
     assert!(refusal("id,n\n", csv(ChangeMapping::default())).contains("name its key column"));
     let options = ReadOptions { schema: fixed("colUtc BIGINT"), ..csv(by_key(&["id"])) };
