@@ -37,6 +37,7 @@ pub(crate) struct LogRows {
 }
 
 /// Refuses changes that an append to a state of this definition would refuse; nothing is written, nor must the state exist.
+/// Gives what the state would be with them: it has the fields that they add.
 ///
 /// # Errors
 /// As of [`crate::Log::append`] for the same changes.
@@ -44,9 +45,10 @@ pub fn check_changes(
     changes: &RecordBatch,
     definition: &Arc<StateDefinition>,
     clock: &Arc<dyn Clock>,
-) -> Result<()> {
+) -> Result<Arc<StateDefinition>> {
     let versions = HybridClock::new(clock.clone());
-    LogRows::from_changes(changes, definition, &versions, clock.as_ref()).map(|_| ())
+    let rows = LogRows::from_changes(changes, definition, &versions, clock.as_ref())?;
+    Ok(rows.definition)
 }
 
 /// The schema of [`LogRows`].

@@ -18,6 +18,7 @@ mod predicate;
 mod rejects;
 mod report;
 mod run;
+mod spool;
 mod target;
 #[cfg(test)]
 mod tests;

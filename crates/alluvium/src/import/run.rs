@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_log::{EpochOutcome, Error, Result, StateDefinition, check_changes};
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Fields};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -17,6 +18,7 @@ use super::ledger::Ledger;
 use super::options::{ImportInput, ImportOptions};
 use super::rejects::Rejects;
 use super::report::{ImportProgress, ImportReport, added_fields};
+use super::spool::Spool;
 use super::target::{Batch, Settled, Sink, create_state, find_state, plan_state};
 use crate::format::ChangeChunk;
 use crate::raw::RawState;
@@ -127,6 +129,7 @@ impl Import {
             rejects,
             on_progress: self.on_progress,
             target: None,
+            spool: None,
             ledger: Ledger::default(),
             report: ImportReport::default(),
             left_out: BTreeSet::new(),
@@ -173,6 +176,8 @@ struct Run {
     rejects: Option<Rejects>,
     on_progress: Option<OnProgress>,
     target: Option<Target>,
+    /// An epoch for a state that isn't there yet.
+    spool: Option<Spool>,
     ledger: Ledger,
     report: ImportReport,
     left_out: BTreeSet<String>,
@@ -233,16 +238,24 @@ impl Run {
             self.report.rejected += chunk.rejects.len() as u64;
             rejects.write(&input, &chunk.rejects)?;
         }
-        if let (Some(planned), true) = (definition, self.target.is_none() && !chunk.is_empty()) {
-            self.check_first(&input, &chunk, &planned)?;
-            self.create(&planned.fields).await?;
-        }
-        let (Some(target), Some(&first_line), Some(&last_line)) =
-            (&mut self.target, chunk.lines.first(), chunk.lines.last())
+        let (Some(definition), Some(&first_line), Some(&last_line)) =
+            (definition, chunk.lines.first(), chunk.lines.last())
         else {
             self.tell();
             return Ok(());
         };
+        if self.target.is_none() {
+            let planned = check_changes(&chunk.changes, &definition, self.store.clock()).map_err(
+                |error| error.context(format!("{input}, lines {first_line} to {last_line}")),
+            )?;
+            if self.options.epoch.is_none() {
+                self.create(&planned.fields).await?;
+            } else if let Some(spool) = &mut self.spool {
+                spool.definition = planned;
+            } else {
+                self.spool = Some(Spool::new(planned)?);
+            }
+        }
         let batch = Batch {
             seq: self.next_seq,
             input,
@@ -252,8 +265,20 @@ impl Run {
             deletes: count_deletes(&chunk.changes),
         };
         self.next_seq += 1;
-        let settled = target.sink.push(batch, chunk.changes).await?;
-        self.settle(settled)
+        self.push(batch, chunk.changes).await
+    }
+
+    /// Hands a batch over to the state, or sets it aside until there is one.
+    async fn push(&mut self, batch: Batch, changes: RecordBatch) -> Result<()> {
+        if let Some(target) = &mut self.target {
+            let settled = target.sink.push(batch, changes).await?;
+            return self.settle(settled);
+        }
+        if let Some(spool) = self.spool.take() {
+            self.spool = Some(spool.push(batch, changes).await?);
+        }
+        self.tell();
+        Ok(())
     }
 
     /// What the state is, or will be when it is created for the rows of a chunk; none while there are no rows.
@@ -262,26 +287,16 @@ impl Run {
             Some(target) => Ok(Some(target.state.definition())),
             None if chunk.is_empty() => Ok(None),
             None => {
+                if let Some(spool) = &self.spool {
+                    return Ok(Some(spool.definition.clone()));
+                }
                 let fields = self.options.fields.as_ref().unwrap_or(chunk.fields());
                 plan_state(fields, &self.options).map(|planned| Some(Arc::new(planned)))
             }
         }
     }
 
-    /// Refuses the first rows of a state that isn't there yet if its log would: what is refused leaves nothing behind.
-    fn check_first(
-        &self,
-        input: &str,
-        chunk: &ChangeChunk,
-        planned: &Arc<StateDefinition>,
-    ) -> Result<()> {
-        check_changes(&chunk.changes, planned, self.store.clock()).map_err(|error| {
-            let (first, last) = (chunk.lines.first(), chunk.lines.last());
-            let line = |line: Option<&u64>| line.copied().unwrap_or_default();
-            error.context(format!("{input}, lines {} to {}", line(first), line(last)))
-        })
-    }
-
+    /// Creates the state, once it is known that its log takes the rows: what is refused leaves nothing behind.
     async fn create(&mut self, fields: &Fields) -> Result<()> {
         let (state, created) = create_state(&self.store, &self.name, fields, &self.options).await?;
         self.aim(state, created)
@@ -335,7 +350,7 @@ impl Run {
             rejects.finish()?;
         }
         if self.target.is_none() && !self.report.stopped {
-            self.create_without_rows().await?;
+            self.create_at_the_end().await.map_err(|error| explain_epoch(error, &self.options))?;
         }
         let Some(target) = self.target.take() else { return Ok(self.report) };
         let Target { state, fields, sink } = target;
@@ -367,8 +382,18 @@ impl Run {
         Ok(report)
     }
 
-    /// Creates the state at the end of inputs without a row that can be taken: only if its fields are given.
-    async fn create_without_rows(&mut self) -> Result<()> {
+    /// Creates the state at the end of the inputs, where all is known: for an epoch that was set aside, or, without a row
+    /// that can be taken, if its fields are given.
+    async fn create_at_the_end(&mut self) -> Result<()> {
+        if let Some(spool) = self.spool.take() {
+            self.create(&spool.definition.fields).await?;
+            let mut rest = spool.read()?;
+            while let (left, Some((batch, changes))) = rest.next().await? {
+                self.push(batch, changes).await?;
+                rest = left;
+            }
+            return Ok(());
+        }
         let name = &self.name;
         if self.report.rejected > 0 {
             return Err(Error::invalid(format!(

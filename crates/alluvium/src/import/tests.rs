@@ -111,7 +111,6 @@ async fn an_epoch_is_all_or_nothing_and_applied_once() {
     let bad = "{\"id\":\"a\",\"n\":1}\n{\"id\":null,\"n\":2}\n";
     let error = import(&store, bad, options()).await.unwrap_err();
     assert!(error.to_string().contains("nothing of it was applied"), "{error}");
-    assert!(values(&store).await.is_empty());
     let good = "{\"id\":\"a\",\"n\":1}\n{\"id\":\"b\",\"n\":2}\n";
     let report = import(&store, good, options()).await.unwrap();
     assert_eq!((report.rows, report.commits), (2, 1));
@@ -192,4 +191,33 @@ async fn a_state_is_not_created_for_rows_that_are_all_rejected() {
     assert!(error.to_string().contains("every row was rejected (2)"), "{error}");
     assert!(store.state_names().await.unwrap().is_empty());
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_whose_last_batch_is_refused_leaves_no_state_behind() {
+    let store = Store::open("memory://").await.unwrap();
+    let options = || ImportOptions { batch_rows: 1, epoch: Some(("job".to_owned(), 7)), ..by_id() };
+    let good =
+        "{\"id\":\"a\",\"n\":1}\n{\"id\":\"b\",\"n\":2,\"tag\":\"t\"}\n{\"id\":\"c\",\"n\":3}\n";
+    for bad in ["{\"id\":null}\n", "{\"id\":\"d\",\"n\":\"x\"}\n", "{\n"] {
+        let error = import(&store, &format!("{good}{bad}"), options()).await.unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("nothing of it was applied") && message.contains("not created"),
+            "{message}"
+        );
+        assert!(store.state_names().await.unwrap().is_empty(), "{message}");
+    }
+    let report = import(&store, good, options()).await.unwrap();
+    assert_eq!((report.created, report.rows, report.commits), (true, 3, 1));
+    assert_eq!(
+        values(&store).await,
+        [
+            r#"{"state_key":"a","state_value":{"n":1,"tag":null}}"#,
+            r#"{"state_key":"b","state_value":{"n":2,"tag":"t"}}"#,
+            r#"{"state_key":"c","state_value":{"n":3,"tag":null}}"#
+        ]
+    );
+    let again = import(&store, good, options()).await.unwrap();
+    assert_eq!((again.rows, again.already_applied), (0, Some(7)));
 }
