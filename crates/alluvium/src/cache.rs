@@ -5,8 +5,8 @@
 //! with known values, by putting these in; past any other commits, by dropping the keys that they changed. Keys without a
 //! value are entries too.
 //!
-//! While the cache has followed a state from its first row on and nothing had to leave it, it is complete: then a key that
-//! it lacks has never had a row, and nothing needs to be read to know that.
+//! While the cache has followed a state from its first row on, or from a moment at which it took in all of it, and nothing had
+//! to leave it since, it is complete: then a key that it lacks has no value, and nothing needs to be read to know that.
 //!
 //! Order of locks: whoever adds what was read at a commit holds `moving` shared and checks that the cache is still there;
 //! whoever moves it on holds `moving` alone. Hits take no lock but that of their shard.
@@ -115,6 +115,10 @@ pub(crate) struct RowCache<V> {
     /// The log commit as of which every entry is the newest row of its key.
     commit: AtomicI64,
     moving: RwLock<()>,
+    /// The commit at which the cache became complete, if it is.
+    complete_from: AtomicI64,
+    /// What the state was ordered by at most at that commit: a row beyond it wins over any that the cache doesn't know of.
+    floor: AtomicI64,
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: Evictions,
@@ -146,6 +150,8 @@ impl<V: Clone> RowCache<V> {
             budget_bytes,
             commit: AtomicI64::new(-1),
             moving: RwLock::new(()),
+            complete_from: AtomicI64::new(0),
+            floor: AtomicI64::new(i64::MIN),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evictions,
@@ -162,7 +168,7 @@ impl<V: Clone> RowCache<V> {
         self.budget_bytes > 0
     }
 
-    /// Whether a key that it lacks has never had a row.
+    /// Whether a key that it lacks has no value.
     pub(crate) fn is_complete(&self) -> bool {
         self.evictions.is_complete()
     }
@@ -180,29 +186,45 @@ impl<V: Clone> RowCache<V> {
                 Some(entry) if entry.known.rank.commit <= basis => Some(entry.known.value),
                 Some(_) => None,
                 // In this order: completeness ends before an entry is seen to be gone.
-                None => self.is_complete().then_some(None),
+                None => (self.is_complete() && basis >= self.complete_from.load(Ordering::Acquire))
+                    .then_some(None),
             };
         }
         self.count(found.is_some());
         found
     }
 
-    /// Adds rows that are the newest ones as of every one of some commits, unless the cache stands at another one.
+    /// Adds rows that are the newest ones as of every one of some commits; false if the cache stands at another one.
     pub(crate) fn add(
         &self,
         commits: std::ops::RangeInclusive<i64>,
         rows: impl IntoIterator<Item = KeyedRow<V>>,
-    ) where
+    ) -> bool
+    where
         V: serde::Serialize,
     {
         let _staying = self.moving.read();
         if !commits.contains(&self.commit()) || !self.is_on() {
-            return;
+            return false;
         }
         for KeyedRow { key, known } in rows {
             let bytes = entry_bytes(&key, known.value.as_ref());
             self.entries.insert(key, Entry { known, bytes });
         }
+        true
+    }
+
+    /// Becomes complete, all live rows as of a commit having been added; false if it has moved on, or if some had to leave since
+    /// there were `evictions`. `floor` is what the state is ordered by at most.
+    pub(crate) fn complete_at(&self, commit: i64, evictions: u64, floor: i64) -> bool {
+        let _alone = self.moving.write();
+        if self.commit() != commit || self.stats().evictions != evictions || !self.is_on() {
+            return false;
+        }
+        self.floor.store(floor, Ordering::Release);
+        self.complete_from.store(commit, Ordering::Release);
+        self.evictions.set_complete(true);
+        true
     }
 
     /// Moves on from one commit to a later one; the rows in between have these keys. `None` stands for too many to be named.
@@ -233,6 +255,8 @@ impl<V: Clone> RowCache<V> {
         if !self.entries.is_empty() || self.is_complete() {
             return false;
         }
+        self.floor.store(i64::MIN, Ordering::Release);
+        self.complete_from.store(to, Ordering::Release);
         self.evictions.set_complete(!has_rows);
         self.commit.store(to, Ordering::Release);
         true
@@ -253,7 +277,7 @@ impl<V: Clone> RowCache<V> {
         if self.commit() != from || from >= to || !self.is_on() {
             return;
         }
-        let is_complete = self.is_complete();
+        let (is_complete, floor) = (self.is_complete(), self.floor.load(Ordering::Acquire));
         for (key, value, rank) in rows {
             let bytes = entry_bytes(key, value);
             let replace = |_: &String, entry: &mut Entry<V>| {
@@ -272,7 +296,13 @@ impl<V: Clone> RowCache<V> {
                     self.entries.insert(key, Entry { known: known(), bytes });
                 }
                 EntryResult::Vacant(place) if is_complete => {
-                    if place.insert(Entry { known: known(), bytes }).is_err() {
+                    let place_in_order = match order_by {
+                        OrderBy::EventTime => rank.event_time,
+                        OrderBy::Version => rank.version,
+                    };
+                    // At or below the floor there may be a DELETE that wins, which the cache never saw.
+                    let is_winner = place_in_order > floor || floor == i64::MIN;
+                    if !is_winner || place.insert(Entry { known: known(), bytes }).is_err() {
                         self.evictions.set_complete(false);
                     }
                 }

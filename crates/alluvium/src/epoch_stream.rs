@@ -38,12 +38,12 @@ struct SealedView {
 
 impl SealedEpoch {
     fn of(number: i64, parts: &[Box<dyn SealedPart>]) -> Self {
-        let view = |part: &Box<dyn SealedPart>| SealedView {
+        let view = |part: &dyn SealedPart| SealedView {
             id: part.id(),
             changes: part.changes(),
             progress: part.progress(),
         };
-        Self { number, parts: parts.iter().map(view).collect() }
+        Self { number, parts: parts.iter().map(|part| view(part.as_ref())).collect() }
     }
 
     /// Its changes of a state.

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use alluvium_log::{Error, KeyFilter, Rank, Receipt, Result};
+use alluvium_log::{Error, KeyFilter, OrderBy, Rank, Receipt, Result};
 use alluvium_materializer::whole_value;
 use alluvium_query::{Basis, Lookup, Point};
 use futures::stream::BoxStream;
@@ -28,6 +28,9 @@ const UPDATE_LOCKS: usize = 64;
 const FOLLOWED_ROWS: u64 = 65_536;
 /// Changed rows up to this many are read so that a row cache drops their keys; where more have changed it drops all.
 const NAMED_CHANGES: u64 = 262_144;
+
+/// How often a state is read anew to be taken into a cache while others commit.
+const WARM_ATTEMPTS: usize = 3;
 
 /// What the values of a typed state can do. Every type that can has it; a value that is expensive to clone may be an `Arc`.
 pub trait Value: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {}
@@ -194,6 +197,15 @@ impl<V: Value> State<V> {
         Box::pin(self.shared.load(keys)).await
     }
 
+    /// Takes the whole state into the row cache, so that reads go on without files, also those of keys without a value: what an
+    /// application does after a restart, where the state fits [`crate::StoreSettings::row_cache_bytes`].
+    ///
+    /// False if it does not fit, or others committed so often meanwhile that it could not be taken in as of one moment; what
+    /// was read stays in the cache.
+    pub async fn warm(&self) -> Result<bool> {
+        self.shared.warm().await
+    }
+
     /// All live keys that begin with a text, in order.
     pub async fn scan(&self, prefix: &str) -> Result<BoxStream<'static, Result<Entry<V>>>> {
         self.as_of(Point::LATEST).scan(prefix).await
@@ -282,6 +294,34 @@ impl<V: Value> Shared<V> {
         Ok(())
     }
 
+    async fn warm(&self) -> Result<bool> {
+        for _ in 0..WARM_ATTEMPTS {
+            let basis = self.raw.reader().basis_by_probe().await?;
+            self.catch_up(&basis).await?;
+            if !self.cache.is_on() || self.cache.is_complete() {
+                return Ok(self.cache.is_on());
+            }
+            let (commit, evictions) = (basis.commit(), self.cache.stats().evictions);
+            let payload = whole_value(basis.definition());
+            let reader = self.raw.reader();
+            let mut streams =
+                reader.scan(&basis, Point::LATEST, KeyFilter::All, payload, 1).await?;
+            let mut rows =
+                streams.pop().ok_or_else(|| Error::internal("a scan without a partition"))?;
+            let mut is_there = true;
+            while let (true, Some(batch)) = (is_there, rows.try_next().await?) {
+                is_there = self.cache.add(commit..=commit, keyed_rows(&batch)?);
+                if self.cache.stats().evictions != evictions {
+                    return Ok(false);
+                }
+            }
+            if is_there && self.cache.complete_at(commit, evictions, greatest_order(&basis)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Reads keys from tail and snapshot as of a basis: one row for each, those without a value too.
     pub(crate) async fn look_up(&self, basis: &Basis, keys: &[&str]) -> Result<Vec<KeyedRow<V>>> {
         let batches = self.raw.reader().rows_of_keys(basis, Point::LATEST, keys).await?;
@@ -337,4 +377,16 @@ impl<V: Value> StateAt<V> {
         });
         Ok(entries.try_flatten().boxed())
     }
+}
+
+/// What the rows of a basis are ordered by at most: the greatest event time, or version; all there is where that isn't known.
+fn greatest_order(basis: &Basis) -> i64 {
+    let by_time = basis.definition().order_by == OrderBy::EventTime;
+    let (log, snapshot) = (basis.log(), basis.snapshot());
+    let of_files = log
+        .files()
+        .map(|file| if by_time { file.stats.max_event_time } else { file.stats.max_version })
+        .map(|greatest| greatest.unwrap_or(i64::MAX));
+    let of_snapshot = if by_time { snapshot.max_event_time() } else { snapshot.max_version() };
+    of_files.chain(of_snapshot).max().unwrap_or(i64::MAX)
 }

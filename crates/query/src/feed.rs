@@ -75,8 +75,8 @@ impl Reader {
             ..RowFilter::default()
         };
         let files = log_files(&basis.log, &filter);
-        let known = files.iter().map(|file| file.stats.rows);
-        let rows = known.fold(Some(0_u64), |sum, rows| sum?.checked_add(rows?));
+        let mut known = files.iter().map(|file| file.stats.rows);
+        let rows = known.try_fold(0_u64, |sum, rows| sum.checked_add(rows?));
         if rows.is_none_or(|rows| rows > limit_rows) {
             return Ok(None);
         }

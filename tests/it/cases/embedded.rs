@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use alluvium::{EpochOutcome, ErrorKind, Point, State, Store, StoreSettings};
+use alluvium::{Change, EpochOutcome, ErrorKind, Point, State, Store, StoreSettings};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -149,7 +149,7 @@ async fn emb_04_an_epoch_larger_than_its_budget_is_read_back_and_visible_at_once
     for key in 0..10 {
         epoch.delete(&state, &format!("k{key:03}")).await.unwrap();
     }
-    let expected = |key: i64| (key >= 10 && key < 100).then_some(2_000 + key);
+    let expected = |key: i64| (10..100).contains(&key).then_some(2_000 + key);
     for key in 0..110 {
         let name = format!("k{key:03}");
         let seen = epoch.get(&state, &name).await.unwrap().map(|count| count.n);
@@ -250,4 +250,35 @@ async fn emb_08_the_tail_of_a_long_stream_is_materialized_in_the_background() {
     assert!(state.raw().snapshot().state().log_commit() >= 5);
     assert_eq!(n_of(&state, "k7").await, Some(29));
     assert_sound(state.raw()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emb_09_a_warm_state_is_read_without_files_and_a_delete_before_it_still_wins() {
+    let home = Home::new();
+    let state = counts(&home.open().await).await;
+    for n in 0..100 {
+        put(&state, &format!("k{n}"), n).await;
+    }
+    // A DELETE of tomorrow: what is put today loses against it.
+    let tomorrow = chrono::Utc::now().timestamp_micros() + 12 * 3_600_000_000;
+    state.append(&[Change::delete("later").at(tomorrow)]).await.unwrap();
+    let store = home.open().await;
+    let warm = counts(&store).await;
+    assert!(warm.warm().await.unwrap());
+    let before = warm.row_cache_stats();
+    for n in 0..200 {
+        assert_eq!(n_of(&warm, &format!("k{n}")).await, (n < 100).then_some(n));
+    }
+    assert_eq!(warm.row_cache_stats().misses, before.misses);
+    let mut epoch = store.epoch("app", 1);
+    epoch.put(&warm, "later", Count { n: 1 }).await.unwrap();
+    epoch.put(&warm, "new", Count { n: 2 }).await.unwrap();
+    epoch.commit().await.unwrap();
+    assert_eq!((n_of(&warm, "later").await, n_of(&warm, "new").await), (None, Some(2)));
+    assert_eq!(n_of(&state, "later").await, None);
+    let tiny = StoreSettings { row_cache_bytes: 3_000, ..settings() };
+    let small = counts(&home.open_with(tiny).await).await;
+    assert!(!small.warm().await.unwrap());
+    assert_eq!(n_of(&small, "k7").await, Some(7));
+    assert_eq!(n_of(&small, "none").await, None);
 }

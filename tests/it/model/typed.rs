@@ -229,11 +229,29 @@ impl World {
                 let handle = self.handle();
                 self.states[handle].raw().materialize(false).await.unwrap();
             }
+            18 => {
+                let handle = self.handle();
+                let warm = self.states[handle].warm().await.unwrap();
+                let stats = self.states[handle].row_cache_stats();
+                assert!(!warm || stats.rows >= self.model.len() as u64, "{stats:?}");
+            }
             17 => {
                 let handle = self.handle();
                 (self.stores[handle], self.states[handle]) = self.open().await;
             }
             _ => {}
+        }
+    }
+}
+
+/// Tells how to replay a sequence that failed.
+struct Replay(u64);
+
+impl Drop for Replay {
+    #[allow(clippy::print_stderr)]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with ALLUVIUM_SEED={}", self.0);
         }
     }
 }
@@ -247,7 +265,7 @@ async fn typed_states_agree_with_a_map_whatever_their_caches_hold() {
         None => 7_000..7_000 + cases,
     };
     for seed in seeds {
-        println!("ALLUVIUM_SEED={seed}");
+        let _replay = Replay(seed);
         let mut world = World::new(seed).await;
         for _ in 0..steps {
             world.step().await;
