@@ -1,6 +1,6 @@
 //! How a state got where it is: every change of a key with its provenance, and the feed of all changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alluvium_log::{
@@ -171,27 +171,56 @@ fn key_windows(files: &[Arc<DataFile>], filter: &RowFilter) -> Vec<RowFilter> {
         .collect()
 }
 
-/// Spans of commits whose rows fit into memory together.
+/// Spans of commits whose rows fit into memory together, about.
+///
+/// A compacted file has rows of many commits, which count as if each of them had as many.
 fn commit_windows(files: &[Arc<DataFile>], filter: &RowFilter) -> Vec<RowFilter> {
-    let mut after = filter.after_commit;
-    let (mut rows, mut out) = (0_u64, Vec::new());
-    for file in files {
-        // Files come by their greatest commit; a window may end where no file reaches over its end.
-        let end = file.commits.span().high;
-        let count = weight(file);
-        if rows > 0 && rows + count > WINDOW_ROWS && after.is_none_or(|after| end - 1 > after) {
-            out.push(RowFilter {
-                after_commit: after,
-                up_to_commit: Some(end - 1),
-                ..filter.clone()
-            });
-            after = Some(end - 1);
-            rows = 0;
+    // Where the commits of rows aren't known, no commit inside of their span may be told from another.
+    if files.iter().any(|file| !file.commits.are_exact()) {
+        return vec![filter.clone()];
+    }
+    let edges: Vec<(i64, f64)> = rows_by_commit(files, filter).into_iter().collect();
+    let (mut after, mut gathered, mut rows_each) = (filter.after_commit, 0.0, 0.0);
+    let mut out = Vec::new();
+    for pair in edges.windows(2) {
+        let [(first, change), (next, _)] = pair else { continue };
+        rows_each += change;
+        let mut commit = *first;
+        while commit < *next {
+            let room = WINDOW_ROWS as f64 - gathered;
+            // A float that is too large for it becomes the greatest integer.
+            let fitting = if rows_each > 0.0 { (room / rows_each) as i64 } else { i64::MAX };
+            if fitting < 1 && gathered > 0.0 {
+                let up_to_commit = Some(commit - 1);
+                out.push(RowFilter { after_commit: after, up_to_commit, ..filter.clone() });
+                (after, gathered) = (up_to_commit, 0.0);
+                continue;
+            }
+            let taken = fitting.max(1).min(*next - commit);
+            commit += taken;
+            gathered += rows_each * taken as f64;
         }
-        rows += count;
     }
     out.push(RowFilter { after_commit: after, ..filter.clone() });
     out
+}
+
+/// By how many the rows of a commit are more than those of the commit before, wherever they are others.
+fn rows_by_commit(files: &[Arc<DataFile>], filter: &RowFilter) -> BTreeMap<i64, f64> {
+    let first = filter.after_commit.map_or(i64::MIN, |after| after.saturating_add(1));
+    let last = filter.up_to_commit.unwrap_or(i64::MAX);
+    let mut changes = BTreeMap::new();
+    for file in files {
+        let span = file.commits.span();
+        let commits = span.high.saturating_sub(span.low).saturating_add(1).max(1);
+        let rows = weight(file) as f64 / commits as f64;
+        let (low, high) = (span.low.max(first), span.high.min(last));
+        if low <= high {
+            *changes.entry(low).or_default() += rows;
+            *changes.entry(high.saturating_add(1)).or_default() -= rows;
+        }
+    }
+    changes
 }
 
 /// Puts rows in order.

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use alluvium::{Clock, ManualClock, OrderBy, Point, RawState, Store, StoreSettings, SystemClock};
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::support::answers::answers;
@@ -269,4 +272,32 @@ async fn cmp_06_a_compaction_of_much_in_little_memory_writes_files_by_ranges_of_
     ranges.sort();
     assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
     assert_sound(&state).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_of_a_large_compacted_day_comes_in_the_order_of_commits_a_window_at_a_time() {
+    const COMMITS: i64 = 30;
+    const ROWS: i64 = 20_000;
+    let home = Home::new();
+    let state = by_version(&home.open().await, "s").await;
+    let keys: Vec<String> = (0..ROWS).map(|n| format!("k{n:05}")).collect();
+    for n in 1..=COMMITS {
+        let rows: Vec<_> = keys.iter().map(|key| (key.as_str(), n, Some(n))).collect();
+        state.append(&n_batch_at(&rows, &vec![START; keys.len()])).await.unwrap();
+    }
+    state.compact(false).await.unwrap();
+    let basis = state.reader().basis().await.unwrap();
+    let mut feed = state.reader().changes_rows(&basis, 2).await.unwrap();
+    let (mut expected, mut batches) = (3 * ROWS, 0);
+    while let Some(batch) = feed.try_next().await.unwrap() {
+        batches += 1;
+        assert!(batch.num_rows() <= 300_000, "{} rows at once", batch.num_rows());
+        let commits = batch.column_by_name("commit").unwrap().as_primitive::<Int64Type>();
+        for commit in commits.values() {
+            assert_eq!(*commit, expected / ROWS);
+            expected += 1;
+        }
+    }
+    assert_eq!(expected, (COMMITS + 1) * ROWS);
+    assert!(batches > 1, "{batches} batches");
 }
