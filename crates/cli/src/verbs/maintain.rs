@@ -150,16 +150,25 @@ fn tell_step(outcome: &StepOutcome) -> String {
             counted(*rows, "row"),
             counted(u64::try_from(*commits).unwrap_or(0), "commit")
         ),
+        StepOutcome::Compacted(done) if done.files_removed == 0 && !done.gave_way => {
+            "nothing to gain".to_owned()
+        }
         StepOutcome::Compacted(done) => {
-            let gave_way = if done.gave_way { "; another rewriter is at work" } else { "" };
-            format!(
-                "{} of {} merged into {} ({} into {}){gave_way}",
+            let merged = format!(
+                "{} of {} ({})",
                 counted(done.files_removed, "file"),
                 counted(done.days.len() as u64, "day"),
-                counted(done.files_added, "file"),
-                bytes(done.bytes_before),
-                bytes(done.bytes_after)
-            )
+                bytes(done.bytes_before)
+            );
+            let gave_way = if done.gave_way { "; another rewriter is at work" } else { "" };
+            match done.files_added {
+                0 => format!("{merged} to merge{gave_way}"),
+                added => format!(
+                    "{merged} merged into {} ({}){gave_way}",
+                    counted(added, "file"),
+                    bytes(done.bytes_after)
+                ),
+            }
         }
         StepOutcome::Checkpointed { log_version, snapshot_version } => {
             let told = |version: &Option<i64>| {
