@@ -166,12 +166,16 @@ async fn attempt(
     let log_state = log.refresh().await?;
     check_not_ahead(&before, &log_state)?;
     let definition = log.definition();
-    let from = if options.rebuild { 0 } else { before.log_commit() };
+    let rebuild = options.rebuild || !before.is_ours();
+    if rebuild && !options.rebuild {
+        tracing::warn!(state = log.name(), "another engine rewrote the snapshot: it is made anew");
+    }
+    let from = if rebuild { 0 } else { before.log_commit() };
     let to = log_state.version;
     let filter =
         RowFilter { after_commit: Some(from), up_to_commit: Some(to), ..RowFilter::default() };
     let tail = log_files(&log_state, &filter);
-    if tail.is_empty() && !options.rebuild {
+    if tail.is_empty() && !rebuild {
         return Ok(Some(up_to_date(&before, from, to, started)));
     }
     let table = snapshot.table_or_create(&definition).await?;
@@ -201,7 +205,7 @@ async fn attempt(
         to,
         started,
     };
-    let plan = if options.rebuild {
+    let plan = if rebuild {
         plan_rebuild(log, &work, options).await?
     } else {
         plan_increment(log, &work, options).await?

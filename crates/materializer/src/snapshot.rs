@@ -94,6 +94,12 @@ impl SnapshotState {
         self.state.iter().flat_map(|state| state.files())
     }
 
+    /// Whether every file is as a materializer wrote it. Of files that another engine has rewritten or added anew, bounds, order
+    /// and uniqueness of keys can't be relied on: then the log answers, until the snapshot is made anew.
+    pub fn is_ours(&self) -> bool {
+        self.files().all(|file| file.is_sorted() && file.add.tags.contains_key(TAG_HASH))
+    }
+
     /// The base files, in order of their keys.
     pub fn base(&self) -> Vec<Arc<DataFile>> {
         let mut files: Vec<_> = self.files().filter(|file| is_base(file)).cloned().collect();

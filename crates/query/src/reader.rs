@@ -75,6 +75,7 @@ struct Layout {
     version: i64,
     base: Vec<Arc<DataFile>>,
     runs: Vec<Arc<DataFile>>,
+    is_ours: bool,
 }
 
 /// What is known of a key at a point.
@@ -147,10 +148,10 @@ impl Reader {
             )
         };
         // The snapshot first: the log is then at least as new as what the snapshot folds.
-        let snapshot = match snapshot_due {
+        let snapshot = self.usable(match snapshot_due {
             true => inner.snapshot.refresh().await?,
             false => inner.snapshot.state(),
-        };
+        });
         let mut log = match log_due {
             true => inner.log.refresh().await?,
             false => inner.log.state(),
@@ -187,7 +188,7 @@ impl Reader {
         if seen.is_none_or(|at| at.elapsed() >= limit) || self.newest_commit().is_none() {
             return Ok(None);
         }
-        let (snapshot, log) = (inner.snapshot.state(), inner.log.state());
+        let (snapshot, log) = (self.usable(inner.snapshot.state()), inner.log.state());
         if snapshot.log_commit() > log.version {
             return Ok(None);
         }
@@ -317,10 +318,17 @@ impl Reader {
         if point.is_latest() {
             return Ok(basis.snapshot.clone());
         }
-        self.inner
+        let within = self
+            .inner
             .snapshot
             .within(&basis.snapshot, point.commit, point.version, point.event_time)
-            .await
+            .await?;
+        Ok(if within.is_ours() { within } else { SnapshotState::none() })
+    }
+
+    /// The snapshot, or none if another engine has rewritten files of it: the log has all that is to be told.
+    fn usable(&self, snapshot: SnapshotState) -> SnapshotState {
+        if self.layout(&snapshot).is_ours { snapshot } else { SnapshotState::none() }
     }
 
     /// Puts the keys' winners in the tail into `rows`; false when the tail is not in memory as of this basis.
@@ -384,6 +392,7 @@ impl Reader {
             version: snapshot.version(),
             base: snapshot.base(),
             runs: snapshot.runs(),
+            is_ours: snapshot.is_ours(),
         });
         *self.inner.layout.write() = Some(layout.clone());
         layout

@@ -1,5 +1,7 @@
 //! ORD-*: the winner is the greatest row in the state's order, and nothing else matters.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use alluvium::{ErrorKind, LayoutSettings, Lookup, OrderBy, Point, SnapshotChange, StoreSettings};
@@ -240,6 +242,69 @@ async fn ord_13_merging_one_changed_and_one_new_key_leaves_all_other_rows_as_the
         assert_eq!(kept, untouched);
         assert_eq!(n_of(&state, Point::LATEST, "k50000").await, Some(2 + round));
     }
+    assert_sound(&state).await;
+}
+
+/// Adds the snapshot's files anew as another engine may: without statistics and tags.
+fn strip_statistics(folder: &Path) {
+    let log = folder.join("_delta_log");
+    let (mut live, mut last) = (BTreeMap::new(), 0);
+    let mut commits: Vec<_> = std::fs::read_dir(&log).unwrap().map(|e| e.unwrap().path()).collect();
+    commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    commits.sort();
+    for path in &commits {
+        last = path.file_stem().unwrap().to_str().unwrap().parse::<i64>().unwrap();
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let action: serde_json::Value = serde_json::from_str(line).unwrap();
+            if let Some(add) = action.get("add") {
+                live.insert(add["path"].as_str().unwrap().to_owned(), add.clone());
+            } else if let Some(remove) = action.get("remove") {
+                live.remove(remove["path"].as_str().unwrap());
+            }
+        }
+    }
+    let lines: Vec<String> = live
+        .into_values()
+        .map(|mut add| {
+            let fields = add.as_object_mut().unwrap();
+            fields.retain(|name, _| name != "stats" && name != "tags");
+            serde_json::json!({ "add": add }).to_string()
+        })
+        .collect();
+    std::fs::write(log.join(format!("{:020}.json", last + 1)), lines.join("\n")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ord_13_a_snapshot_without_statistics_loses_no_row_and_is_made_anew() {
+    let home = Home::new();
+    let layout = LayoutSettings {
+        small_state_rows: 0,
+        file_rows: 2_000,
+        lookup_rows: 1_000,
+        ..Default::default()
+    };
+    let store = home.open_with(StoreSettings { layout, ..settings() }).await;
+    let state = by_version(&store, "s").await;
+    let keys: Vec<String> = (0..10_000).map(|n| format!("k{n:05}")).collect();
+    let rows: Vec<Change<'_>> = keys.iter().map(|key| (key.as_str(), 1, Some(1))).collect();
+    state.append(&n_batch(&rows)).await.unwrap();
+    state.materialize(false).await.unwrap();
+    let before = live(&state, Point::LATEST).await;
+    strip_statistics(&Path::new(&home.uri()).join("s/snapshot"));
+    let state =
+        home.open_with(StoreSettings { layout, ..settings() }).await.raw_state("s").await.unwrap();
+    assert_eq!(live(&state, Point::LATEST).await, before);
+    assert_eq!(n_of(&state, Point::LATEST, "k00000").await, Some(1));
+    assert_eq!(n_of(&state, Point::LATEST, "k09999").await, Some(1));
+    state.append(&n_batch(&[("k05000", 2, Some(2)), ("new", 2, Some(9))])).await.unwrap();
+    let report = state.materialize(false).await.unwrap();
+    assert_eq!((report.change, report.rows_written), (SnapshotChange::Rebuilt, 10_001));
+    let after = live(&state, Point::LATEST).await;
+    assert_eq!(after.len(), 10_001);
+    let untouched = |rows: &[(String, i64, Option<i64>)]| -> Vec<(String, i64, Option<i64>)> {
+        rows.iter().filter(|row| row.0 != "k05000" && row.0 != "new").cloned().collect()
+    };
+    assert_eq!(untouched(&after), untouched(&before));
     assert_sound(&state).await;
 }
 

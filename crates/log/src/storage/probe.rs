@@ -44,12 +44,17 @@ impl FolderProbe {
         self.path.metadata().map(drop)
     }
 
-    /// Whether there is something under a name in the folder that was opened last; `None` before the first time.
+    /// Whether there is something under a name in the folder that was opened last; `None` before the first time, and when that folder
+    /// was removed.
     #[cfg(unix)]
     pub(crate) fn holds(&self, name: &str) -> io::Result<Option<bool>> {
-        use rustix::fs::{AtFlags, statat};
+        use rustix::fs::{AtFlags, fstat, statat};
         let folder = self.folder.read();
         let Some(folder) = folder.as_ref() else { return Ok(None) };
+        // A folder that was removed lives on for whoever holds it open: nothing ever comes to it.
+        if fstat(folder)?.st_nlink == 0 {
+            return Ok(None);
+        }
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(Some(true)),
             Err(rustix::io::Errno::NOENT) => Ok(Some(false)),
@@ -85,7 +90,8 @@ mod tests {
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));
         std::fs::write(path.join("1.json"), "").unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(true));
-        std::fs::rename(&path, root.path().join("old")).unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(probe.holds("1.json").unwrap(), None);
         std::fs::create_dir(&path).unwrap();
         probe.renew().unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));
