@@ -319,7 +319,7 @@ impl<V: Value> Part<V> {
 
     /// One time for all changes of the epoch, so that of two changes of one key the later one wins whatever the clock does.
     fn event_time(&mut self) -> i64 {
-        let now = self.state.raw().log().clock().now_micros();
+        let now = self.state.raw().log().arrival_micros();
         let after = self.after_micros.saturating_add(1);
         *self.event_time_micros.get_or_insert(now.max(after))
     }

@@ -71,14 +71,19 @@ pub struct HybridClock {
     clock: Arc<dyn Clock>,
     /// The last version made, without the writer's bits.
     last: AtomicI64,
+    /// The latest time of arrival given, in microseconds.
+    last_arrival: AtomicI64,
     writer: i64,
 }
+
+/// A wall clock that goes back by more than this was wrong before: then what arrives is timed by it anew.
+const MAX_STEP_BACK_MICROS: i64 = 3_600_000_000;
 
 impl HybridClock {
     /// A clock for one writer, with random writer bits.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let writer = rand::rng().random_range(0..1_i64 << WRITER_BITS);
-        Self { clock, last: AtomicI64::new(0), writer }
+        Self { clock, last: AtomicI64::new(0), last_arrival: AtomicI64::new(i64::MIN), writer }
     }
 
     /// Makes `count` versions in a row; the first is returned and each next one is [`HybridClock::STEP`] greater.
@@ -104,11 +109,42 @@ impl HybridClock {
         }
     }
 
+    /// The time at which something arrives, in microseconds since 1970: that of the wall clock, or, while that has stepped back
+    /// a little, the latest one given, so that a later change of one writer never counts as a late one.
+    pub fn arrival_micros(&self) -> i64 {
+        let now = self.clock.now_micros();
+        let given = self.last_arrival.fetch_max(now, Ordering::SeqCst);
+        if given.saturating_sub(now) > MAX_STEP_BACK_MICROS {
+            self.last_arrival.store(now, Ordering::SeqCst);
+            return now;
+        }
+        now.max(given)
+    }
+
     /// The distance between two versions that follow each other.
     pub const STEP: i64 = 1 << WRITER_BITS;
 
     /// The wall-clock time of a version made by such a clock, in milliseconds since 1970.
     pub fn milliseconds_of(version: i64) -> i64 {
         version >> HLC_LOW_BITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_arrives_later_is_not_timed_earlier_unless_the_clock_was_far_off() {
+        let wall = Arc::new(ManualClock::at(10_000_000_000));
+        let clock = HybridClock::new(wall.clone());
+        assert_eq!(clock.arrival_micros(), 10_000_000_000);
+        wall.set(9_000_000_000);
+        assert_eq!(clock.arrival_micros(), 10_000_000_000);
+        let (first, second) = (clock.reserve(1).unwrap(), clock.reserve(1).unwrap());
+        assert!(first < second);
+        wall.set(1_000_000_000);
+        assert_eq!(clock.arrival_micros(), 1_000_000_000);
     }
 }

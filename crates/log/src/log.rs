@@ -252,6 +252,11 @@ impl Log {
         self.inner.table.state()
     }
 
+    /// Whether the log's folder is known to be gone, told without waiting.
+    pub fn is_removed(&self) -> bool {
+        self.inner.table.is_removed()
+    }
+
     /// The newest commit, if it is known here already, told without waiting; see [`Table::probe`].
     pub fn probe(&self) -> Option<i64> {
         self.inner.table.probe()
@@ -284,6 +289,11 @@ impl Log {
             })
             .await;
         committer.append(rows).await
+    }
+
+    /// The time of what arrives now, in microseconds since 1970: it doesn't go back when the wall clock does by a little.
+    pub fn arrival_micros(&self) -> i64 {
+        self.inner.versions.arrival_micros()
     }
 
     /// Takes `count` versions of this writer's clock for rows that are written later; the first one is returned, and each
@@ -344,7 +354,7 @@ impl LogInner {
     /// Checks and completes rows against the newest definition known here.
     pub(crate) fn check(&self, changes: &RecordBatch) -> Result<LogRows> {
         let definition = self.definition.read().1.clone();
-        LogRows::from_changes(changes, &definition, &self.versions, self.options.clock.as_ref())
+        LogRows::from_changes(changes, &definition, &self.versions)
             .map_err(|error| error.context(format!("state {}", self.name)))
     }
 

@@ -47,7 +47,7 @@ pub fn check_changes(
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<StateDefinition>> {
     let versions = HybridClock::new(clock.clone());
-    let rows = LogRows::from_changes(changes, definition, &versions, clock.as_ref())?;
+    let rows = LogRows::from_changes(changes, definition, &versions)?;
     Ok(rows.definition)
 }
 
@@ -79,14 +79,13 @@ impl LogRows {
     pub(crate) fn from_changes(
         changes: &RecordBatch,
         definition: &Arc<StateDefinition>,
-        versions: &HybridClock,
-        clock: &dyn Clock,
+        clock: &HybridClock,
     ) -> Result<Self> {
         check_columns(changes)?;
         let rows = changes.num_rows();
         let keys = required_text(changes, STATE_KEY)?;
         let deletes = delete_mask(changes)?;
-        let (version, event_time) = complete_order(changes, definition, versions, clock, &keys)?;
+        let (version, event_time) = complete_order(changes, definition, clock, &keys)?;
         check_times(&event_time, definition, clock, &keys)?;
         let days = days_of(&event_time)?;
 
@@ -206,7 +205,6 @@ fn complete_order(
     changes: &RecordBatch,
     definition: &StateDefinition,
     clock: &HybridClock,
-    wall: &dyn Clock,
     keys: &StringArray,
 ) -> Result<(Int64Array, TimestampMicrosecondArray)> {
     let rows = changes.num_rows();
@@ -230,7 +228,7 @@ fn complete_order(
             )));
         }
     }
-    let arrival = wall.now_micros();
+    let arrival = clock.arrival_micros();
     let event_time: TimestampMicrosecondArray = match times.null_count() {
         0 => times.clone(),
         _ => times.iter().map(|time| Some(time.unwrap_or(arrival))).collect(),
@@ -253,11 +251,11 @@ fn complete_order(
 fn check_times(
     times: &TimestampMicrosecondArray,
     definition: &StateDefinition,
-    clock: &dyn Clock,
+    clock: &HybridClock,
     keys: &StringArray,
 ) -> Result<()> {
     let latest = clock
-        .now_micros()
+        .arrival_micros()
         .saturating_add(definition.max_future_ms.saturating_mul(1_000))
         .min(MAX_EVENT_TIME);
     let outside = times.values().iter().position(|&time| time < MIN_EVENT_TIME || time > latest);

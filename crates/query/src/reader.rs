@@ -185,7 +185,8 @@ impl Reader {
         let inner = &self.inner;
         let seen = inner.refreshed.lock().snapshot;
         let limit = SNAPSHOT_REFRESH.max(inner.options.max_staleness);
-        if seen.is_none_or(|at| at.elapsed() >= limit) || self.newest_commit().is_none() {
+        let is_due = seen.is_none_or(|at| at.elapsed() >= limit);
+        if is_due || self.newest_commit().is_none() || inner.log.is_removed() {
             return Ok(None);
         }
         let (snapshot, log) = (self.usable(inner.snapshot.state()), inner.log.state());

@@ -44,17 +44,40 @@ impl FolderProbe {
         self.path.metadata().map(drop)
     }
 
-    /// Whether there is something under a name in the folder that was opened last; `None` before the first time, and when that folder
-    /// was removed.
+    /// What tells a file of the path's folder from any other that may come to lie in its place; `None` if there is none.
+    pub(crate) fn mark(&self, name: &str) -> io::Result<Option<String>> {
+        let about = match self.path.join(name).symlink_metadata() {
+            Ok(about) => about,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let modified = about.modified()?.duration_since(std::time::UNIX_EPOCH);
+        let nanoseconds = modified.map_or(0, |since| since.as_nanos());
+        Ok(Some(format!("{:x}-{nanoseconds:x}-{:x}", number_of(&about), about.len())))
+    }
+
+    /// Whether the folder that was opened last was removed. It lives on for whoever holds it open, and nothing ever comes
+    /// to it.
+    #[cfg(unix)]
+    pub(crate) fn is_removed(&self) -> io::Result<bool> {
+        match self.folder.read().as_ref() {
+            Some(folder) => Ok(rustix::fs::fstat(folder)?.st_nlink == 0),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the folder is gone.
+    #[cfg(not(unix))]
+    pub(crate) fn is_removed(&self) -> io::Result<bool> {
+        Ok(!self.path.try_exists()?)
+    }
+
+    /// Whether there is something under a name in the folder that was opened last; `None` before the first time.
     #[cfg(unix)]
     pub(crate) fn holds(&self, name: &str) -> io::Result<Option<bool>> {
-        use rustix::fs::{AtFlags, fstat, statat};
+        use rustix::fs::{AtFlags, statat};
         let folder = self.folder.read();
         let Some(folder) = folder.as_ref() else { return Ok(None) };
-        // A folder that was removed lives on for whoever holds it open: nothing ever comes to it.
-        if fstat(folder)?.st_nlink == 0 {
-            return Ok(None);
-        }
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(Some(true)),
             Err(rustix::io::Errno::NOENT) => Ok(Some(false)),
@@ -71,6 +94,18 @@ impl FolderProbe {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The number that the file system gives a file.
+#[cfg(unix)]
+fn number_of(about: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(about)
+}
+
+/// Elsewhere times and lengths must do.
+#[cfg(not(unix))]
+fn number_of(_: &std::fs::Metadata) -> u64 {
+    0
 }
 
 #[cfg(test)]
@@ -90,8 +125,9 @@ mod tests {
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));
         std::fs::write(path.join("1.json"), "").unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(true));
+        assert!(!probe.is_removed().unwrap());
         std::fs::remove_dir_all(&path).unwrap();
-        assert_eq!(probe.holds("1.json").unwrap(), None);
+        assert!(probe.is_removed().unwrap());
         std::fs::create_dir(&path).unwrap();
         probe.renew().unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));

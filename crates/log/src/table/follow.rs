@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use object_store::{ObjectMeta, ObjectStoreExt};
+use object_store::ObjectStoreExt;
 
 use super::state::TableState;
 use super::{Table, commit_path};
@@ -63,8 +63,7 @@ impl Table {
         let mut current = self.state.write();
         if state.version >= current.version {
             if let Some(seen) = seen {
-                let etag = seen.and_then(|meta| meta.e_tag);
-                *self.anchor.write() = etag.map(|etag| (state.version, etag));
+                *self.anchor.write() = seen.map(|mark| (state.version, mark));
             }
             *current = state;
             self.note_seen();
@@ -72,9 +71,13 @@ impl Table {
         Ok(())
     }
 
-    pub(super) async fn look_at(&self, version: i64) -> Result<Option<ObjectMeta>> {
+    /// What tells the file of a commit from any other that may come to lie in its place; `None` if there is none.
+    pub(super) async fn look_at(&self, version: i64) -> Result<Option<String>> {
+        if let Some(mark) = self.probe_mark(version) {
+            return mark.map_err(|error| self.placed(error));
+        }
         match self.store.head(&commit_path(version)).await {
-            Ok(meta) => Ok(Some(meta)),
+            Ok(meta) => Ok(Some(meta.e_tag.unwrap_or_default())),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.placed(error.into())),
         }
@@ -88,9 +91,8 @@ impl Table {
             return Ok(false);
         }
         let anchor = self.anchor.read().clone();
-        if let Some((version, etag)) = anchor {
-            let seen = self.look_at(version).await?.and_then(|meta| meta.e_tag);
-            if seen.as_deref() != Some(etag.as_str()) {
+        if let Some((version, mark)) = anchor {
+            if self.look_at(version).await?.as_deref() != Some(mark.as_str()) {
                 return self.reload(version).await.map(|()| true);
             }
             self.note_identity();

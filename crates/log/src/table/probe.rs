@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Table;
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::FolderProbe;
 
 /// How long a look at the disk may rely on the table's folder being the one that was opened. A commit is seen at once
@@ -57,6 +58,28 @@ impl Table {
             // Something new, or a disk that doesn't answer: the long way tells which.
             _ => None,
         }
+    }
+
+    /// Whether the table's folder is known to be gone, told without waiting.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.probe.as_ref().is_some_and(|probe| probe.folder.is_removed().unwrap_or(true))
+    }
+
+    /// Whether a commit of this number lies in the log, told without waiting; `None` where only a look over a thread can tell.
+    pub(super) fn probe_commit(&self, version: i64) -> Option<bool> {
+        let probe = self.probe.as_ref()?;
+        let name = commit_name(version)?;
+        probe.folder.holds(std::str::from_utf8(&name).ok()?).ok()?
+    }
+
+    /// What [`Table::look_at`] gives, where one system call can tell.
+    pub(super) fn probe_mark(&self, version: i64) -> Option<Result<Option<String>>> {
+        let probe = self.probe.as_ref()?;
+        let name = commit_name(version)?;
+        let name = std::str::from_utf8(&name).ok()?;
+        Some(probe.folder.mark(name).map_err(|error| {
+            Error::new(ErrorKind::Storage, format!("{name} can't be looked at")).with_source(error)
+        }))
     }
 
     /// Notes that the table's folder is, at this moment, the one that was opened.
