@@ -1,6 +1,6 @@
 //! The history of one key, and gets as of a version, over a log of many files.
 
-use alluvium::{KeyFilter, OrderBy, Point};
+use alluvium::{KeyFilter, OrderBy, Point, RawState};
 use alluvium_benches::{Events, Figures, KEYS, Outcome, Samples, distinct_keys, key_text, timed};
 use futures::TryStreamExt;
 
@@ -19,14 +19,33 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     }
     let rows = files * FILE_ROWS;
     let name = format!("over {}k rows in {files} files", rows / 1_000);
+    measure(setup, &figures, &state, rows, &name).await?;
+    state.materialize(false).await?;
+    let (report, took) = timed(state.compact(false)).await;
+    let report = report?;
+    figures.line("alluvium", "compaction", rows as f64 / took.as_secs_f64() / 1e6, "M rows/s", 1);
+    let merged = format!("{} files merged into {}", report.files_removed, report.files_added);
+    figures.line("alluvium", &merged, report.bytes_after as f64 / 1e6, "MB", 1);
+    measure(setup, &figures, &state, rows, "when compacted").await?;
+    store.close().await;
+    Ok(())
+}
+
+async fn measure(
+    setup: &Setup,
+    figures: &Figures,
+    state: &RawState,
+    rows: usize,
+    name: &str,
+) -> Outcome<()> {
     let reader = state.reader();
     let basis = reader.basis().await?;
     let (mut histories, mut gets) = (Samples::default(), Samples::default());
     for (index, key) in distinct_keys(31, setup.pick(200, 50), KEYS).into_iter().enumerate() {
         let key = key_text(key);
         let history = async {
-            let rows =
-                reader.history_rows(&basis, KeyFilter::keys([key.clone()]), Point::LATEST).await?;
+            let keys = KeyFilter::keys([key.clone()]);
+            let rows = reader.history_rows(&basis, keys, Point::LATEST).await?;
             rows.try_fold(0, |sum, batch| std::future::ready(Ok(sum + batch.num_rows()))).await
         };
         let (found, took) = timed(history).await;
@@ -41,9 +60,8 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         }
     }
     figures.latency("alluvium", &format!("history of a key {name}"), &histories);
-    figures.ratio("50 ms", "history of a key", 0.05 / histories.median(), 1.0);
+    figures.ratio("50 ms", &format!("history of a key {name}"), 0.05 / histories.median(), 1.0);
     figures.latency("alluvium", &format!("get as of a version {name}"), &gets);
-    figures.ratio("10 ms", "get as of a version", 0.01 / gets.median(), 1.0);
-    store.close().await;
+    figures.ratio("10 ms", &format!("get as of a version {name}"), 0.01 / gets.median(), 1.0);
     Ok(())
 }
