@@ -76,42 +76,6 @@ impl Reader {
         hints: &ReadHints,
         partitions: usize,
     ) -> Result<Vec<BatchStream>> {
-        let streams = self.winners(basis, point, keys, payload, hints, partitions).await?;
-        Ok(streams.into_iter().map(live_rows).collect())
-    }
-
-    /// What [`Reader::scan`] would read.
-    pub async fn scan_sources(
-        &self,
-        basis: &Basis,
-        point: Point,
-        keys: &KeyFilter,
-    ) -> Result<ScanSources> {
-        basis.check(point)?;
-        let snapshot = self.snapshot_for(basis, point).await?;
-        let filter = tail_filter(basis, point, &snapshot, keys);
-        let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
-        let count =
-            |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
-        Ok(ScanSources {
-            snapshot_version: snapshot.version(),
-            snapshot_commit: snapshot.log_commit(),
-            base_files: count(snapshot.base()),
-            run_files: count(snapshot.runs()),
-            log_files: log_files(&basis.log, &filter).len(),
-        })
-    }
-
-    /// The winners at a point, tombstones included.
-    async fn winners(
-        &self,
-        basis: &Basis,
-        point: Point,
-        keys: KeyFilter,
-        payload: Vec<FieldRef>,
-        hints: &ReadHints,
-        partitions: usize,
-    ) -> Result<Vec<BatchStream>> {
         basis.check(point)?;
         let snapshot = self.snapshot_for(basis, point).await?;
         let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
@@ -142,12 +106,35 @@ impl Reader {
                     }
                 }
             }
-            streams.push(match plan.has_unread_keys() {
+            let winners = match plan.has_unread_keys() {
                 true => concatenated(inputs),
                 false => merge(order_by, schema.clone(), inputs, batch_rows),
-            });
+            };
+            streams.push(live_rows(winners));
         }
         Ok(streams)
+    }
+
+    /// What [`Reader::scan`] would read.
+    pub async fn scan_sources(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: &KeyFilter,
+    ) -> Result<ScanSources> {
+        basis.check(point)?;
+        let snapshot = self.snapshot_for(basis, point).await?;
+        let filter = tail_filter(basis, point, &snapshot, keys);
+        let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
+        let count =
+            |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
+        Ok(ScanSources {
+            snapshot_version: snapshot.version(),
+            snapshot_commit: snapshot.log_commit(),
+            base_files: count(snapshot.base()),
+            run_files: count(snapshot.runs()),
+            log_files: log_files(&basis.log, &filter).len(),
+        })
     }
 
     /// The winners among the log rows that the base does not hold.
