@@ -75,7 +75,7 @@ pub use order::{OrderBy, Rank};
 pub use read::{
     BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FieldBounds, FieldValue, FooterCache, KeyFilter,
     ReadHints, ReadSpec, RowFilter, RowStream, is_upsert_column, read_file, read_file_with,
-    upsert_column,
+    unread_column, upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{

@@ -53,6 +53,7 @@ pub use effect::rank;
 pub use files::FILE_ROWS;
 pub use fold::{
     BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,
+    merge_partly,
 };
 pub use hash::{RowsHash, hash_rows};
 pub use inputs::{

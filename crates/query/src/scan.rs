@@ -8,7 +8,7 @@ use alluvium_log::{
 };
 use alluvium_materializer::{
     BatchStream, SnapshotState, SortedInput, file_input, file_stream, file_stream_with, fold,
-    least_key, log_files, merge, supersede,
+    least_key, log_files, merge_partly, supersede,
 };
 use arrow::array::{Array, AsArray, RecordBatch, StringArray};
 use arrow::array::{ArrayRef, StructArray, new_null_array};
@@ -108,7 +108,7 @@ impl Reader {
             }
             let winners = match plan.has_unread_keys() {
                 true => concatenated(inputs),
-                false => merge(order_by, schema.clone(), inputs, batch_rows),
+                false => merge_partly(order_by, schema.clone(), inputs, batch_rows, &hints.unread),
             };
             streams.push(live_rows(winners));
         }

@@ -39,6 +39,7 @@ pub use hints::{FieldBounds, FieldValue, ReadHints};
 use prune::Pruner;
 use ranges::RangeReader;
 use shape::shape;
+pub use shape::unread_column;
 pub use upserts::{is_upsert_column, upsert_column};
 
 /// Batches of rows.

@@ -73,14 +73,17 @@ pub(super) fn shape(
     Ok(RecordBatch::try_new(schema, columns)?)
 }
 
-/// Stands for a column that nobody looks at.
-fn unread_column(data_type: &DataType, rows: usize) -> ArrayRef {
+/// Stands for one of the columns that decide, when nobody looks at it: zeros, or empty texts.
+pub fn unread_column(data_type: &DataType, rows: usize) -> ArrayRef {
     match data_type {
         DataType::Utf8 => Arc::new(std::iter::repeat_n(Some(""), rows).collect::<StringArray>()),
+        DataType::Int32 => Arc::new(Int32Array::from(vec![0; rows])),
         DataType::Int64 => Arc::new(Int64Array::from(vec![0; rows])),
-        other => {
-            Arc::new(TimestampMicrosecondArray::from(vec![0; rows]).with_data_type(other.clone()))
+        DataType::Timestamp(_, zone) => {
+            let zeros = TimestampMicrosecondArray::from(vec![0; rows]);
+            Arc::new(zeros.with_timezone_opt(zone.clone()))
         }
+        other => new_null_array(other, rows),
     }
 }
 

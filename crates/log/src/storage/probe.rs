@@ -46,7 +46,9 @@ impl FolderProbe {
 
     /// What tells a file of the path's folder from any other that may come to lie in its place; `None` if there is none.
     pub(crate) fn mark(&self, name: &str) -> io::Result<Option<String>> {
-        let about = match self.path.join(name).symlink_metadata() {
+        let about = match self.path.join(name).metadata() {
+            // A folder of that name, say, is no commit.
+            Ok(about) if !about.is_file() => return Ok(None),
             Ok(about) => about,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -69,7 +69,8 @@ impl Table {
     pub(super) fn probe_commit(&self, version: i64) -> Option<bool> {
         let probe = self.probe.as_ref()?;
         let name = commit_name(version)?;
-        probe.folder.holds(std::str::from_utf8(&name).ok()?).ok()?
+        let mark = probe.folder.mark(std::str::from_utf8(&name).ok()?).ok()?;
+        Some(mark.is_some())
     }
 
     /// What [`Table::look_at`] gives, where one system call can tell.

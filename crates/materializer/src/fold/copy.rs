@@ -1,6 +1,6 @@
 //! Copies of rows that lie in several batches into one batch.
 
-use alluvium_log::{Error, Result, upsert_column};
+use alluvium_log::{Error, Result, unread_column, upsert_column};
 use arrow::array::{Array, ArrayRef, Capacities, MutableArrayData, make_array};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, SchemaRef};
@@ -26,20 +26,24 @@ impl Segment {
 const RANGE_ROWS: usize = 6;
 
 /// A batch of the rows of some segments, whose batches are numbered by their place in `sources`.
+///
+/// The columns at the places `unread` are not copied: nobody looks at them.
 pub(super) fn copy_segments(
     schema: &SchemaRef,
     sources: &[&KeyedBatch],
     segments: &[Segment],
+    unread: &[usize],
 ) -> Result<RecordBatch> {
     let rows: usize = segments.iter().map(Segment::rows).sum();
     if segments.len() * RANGE_ROWS <= rows {
-        return copy(schema, sources, rows, |arrays| copy_ranges(arrays, segments, rows));
+        let ranges = |arrays: &[&dyn Array]| copy_ranges(arrays, segments, rows);
+        return copy(schema, sources, rows, unread, ranges);
     }
     let mut places = Vec::with_capacity(rows);
     for segment in segments {
         places.extend((segment.start..segment.end).map(|row| (segment.batch, row)));
     }
-    copy_rows(schema, sources, &places)
+    copy(schema, sources, rows, unread, |arrays| Ok(interleave(arrays, &places)?))
 }
 
 /// A batch of single rows, each given by its batch's place in `sources` and its place there.
@@ -48,7 +52,7 @@ pub(super) fn copy_rows(
     sources: &[&KeyedBatch],
     places: &[(usize, usize)],
 ) -> Result<RecordBatch> {
-    copy(schema, sources, places.len(), |arrays| Ok(interleave(arrays, places)?))
+    copy(schema, sources, places.len(), &[], |arrays| Ok(interleave(arrays, places)?))
 }
 
 /// Column by column; operations that are UPSERTs everywhere need no copy.
@@ -56,6 +60,7 @@ fn copy(
     schema: &SchemaRef,
     sources: &[&KeyedBatch],
     rows: usize,
+    unread: &[usize],
     of_column: impl Fn(&[&dyn Array]) -> Result<ArrayRef>,
 ) -> Result<RecordBatch> {
     let only_upserts = sources.iter().all(|source| source.has_only_upserts());
@@ -63,6 +68,9 @@ fn copy(
         .map(|index| {
             if index == OPERATION && only_upserts {
                 return Ok(upsert_column(rows));
+            }
+            if unread.contains(&index) {
+                return Ok(unread_column(schema.field(index).data_type(), rows));
             }
             let arrays: Vec<&dyn Array> =
                 sources.iter().map(|source| source.batch().column(index).as_ref()).collect();

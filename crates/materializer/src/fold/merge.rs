@@ -44,15 +44,27 @@ impl std::fmt::Debug for SortedInput {
 pub fn merge(
     ranking: impl Into<Ranking>,
     schema: SchemaRef,
+    inputs: Vec<SortedInput>,
+    batch_rows: usize,
+) -> BatchStream {
+    merge_partly(ranking, schema, inputs, batch_rows, &[])
+}
+
+/// The same for a reader that doesn't look at some of the columns that decide: these may come as zeros and empty texts.
+pub fn merge_partly(
+    ranking: impl Into<Ranking>,
+    schema: SchemaRef,
     mut inputs: Vec<SortedInput>,
     batch_rows: usize,
+    unread: &[&str],
 ) -> BatchStream {
     if let [SortedInput::Unique(_)] = inputs.as_slice()
         && let Some(SortedInput::Unique(only)) = inputs.pop()
     {
         return checked(schema, only);
     }
-    merge_bounded(ranking.into(), schema, inputs, Bounds::of_rows(batch_rows))
+    let merger = Merger::new(ranking.into(), schema, Bounds::of_rows(batch_rows));
+    drive(merger.map(|merger| merger.leave_out(unread)), inputs)
 }
 
 /// The one input of a merge, which is its result.
@@ -76,13 +88,12 @@ pub(super) fn merge_bounded(
     inputs: Vec<SortedInput>,
     bounds: Bounds,
 ) -> BatchStream {
+    drive(Merger::new(ranking, schema, bounds), inputs)
+}
+
+fn drive(merger: Result<Merger>, inputs: Vec<SortedInput>) -> BatchStream {
     let sources = inputs.into_iter().map(Source::from).collect();
-    let driver = Merger::new(ranking, schema, bounds).map(|merger| Driver {
-        sources,
-        merger,
-        started: false,
-        rows_unyielded: 0,
-    });
+    let driver = merger.map(|merger| Driver { sources, merger, started: false, rows_unyielded: 0 });
     stream::once(async { driver })
         .map_ok(|driver| {
             stream::try_unfold(driver, |mut driver| async move {

@@ -70,6 +70,13 @@ impl Merger {
         })
     }
 
+    /// Columns that nobody looks at may come as zeros or empty texts.
+    pub(super) fn leave_out(mut self, names: &[&str]) -> Self {
+        let place = |name: &&str| self.schema.index_of(name).ok();
+        self.output.leave_out(names.iter().filter_map(place).collect());
+        self
+    }
+
     /// Begins with the first batch of each input.
     ///
     /// `unique` tells of each whether it is known to hold each key once.

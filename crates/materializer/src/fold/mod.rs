@@ -40,7 +40,7 @@ use futures::stream::BoxStream;
 pub use budget::{FoldInput, fold};
 pub(crate) use keep::{merge_all, sort_all};
 pub use memory::fold_batches;
-pub use merge::{SortedInput, merge};
+pub use merge::{SortedInput, merge, merge_partly};
 pub use ranking::Ranking;
 pub use settings::FoldSettings;
 

@@ -99,6 +99,8 @@ pub(super) struct Place {
 pub(super) struct Output {
     schema: SchemaRef,
     bounds: Bounds,
+    /// The places of columns that nobody looks at.
+    unread: Vec<usize>,
     segments: Vec<Segment>,
     rows: usize,
     bytes: usize,
@@ -107,8 +109,13 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(schema: SchemaRef, bounds: Bounds) -> Self {
-        let (segments, ready) = (Vec::new(), VecDeque::new());
-        Self { schema, bounds, segments, rows: 0, bytes: 0, ready }
+        let (unread, segments, ready) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { schema, bounds, unread, segments, rows: 0, bytes: 0, ready }
+    }
+
+    /// Leaves out columns that nobody looks at.
+    pub(super) fn leave_out(&mut self, unread: Vec<usize>) {
+        self.unread = unread;
     }
 
     #[inline]
@@ -209,6 +216,6 @@ impl Output {
             }
             segment.batch = *number;
         }
-        copy_segments(&self.schema, &sources, &segments)
+        copy_segments(&self.schema, &sources, &segments, &self.unread)
     }
 }
