@@ -1,12 +1,11 @@
 //! What a cache of rows is fed with: the winners of many keys as few batches, and what commits changed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    DataFile, KeyFilter, OrderBy, ReadSpec, Result, RowFilter, StateDefinition, read_file,
+    DataFile, Error, KeyFilter, OrderBy, ReadSpec, Result, RowFilter, StateDefinition, read_file,
 };
-use alluvium_materializer::{log_files, rank, whole_value};
+use alluvium_materializer::{log_files, whole_value};
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::FieldRef;
@@ -14,7 +13,7 @@ use futures::TryStreamExt;
 
 use crate::basis::Basis;
 use crate::point::Point;
-use crate::reader::{Reader, key_column};
+use crate::reader::{Reader, places_of_winners};
 
 impl Reader {
     /// Pins the newest basis like [`Reader::basis`], without waiting where one look at the disk tells that the log has nothing new.
@@ -92,23 +91,11 @@ impl Reader {
 
 /// Of the rows of each key the one that wins.
 fn newest_of(rows: &[RecordBatch], order_by: OrderBy) -> Result<Vec<RecordBatch>> {
-    let mut winners: HashMap<&str, (usize, u32)> = HashMap::new();
-    for (index, batch) in rows.iter().enumerate() {
-        for (row, key) in (0_u32..).zip(key_column(batch)?) {
-            let key = key.unwrap_or_default();
-            let wins = match winners.get(key) {
-                None => true,
-                Some(&(other, place)) => rank(batch, row as usize)?
-                    .compare(&rank(&rows[other], place as usize)?, order_by)
-                    .is_gt(),
-            };
-            if wins {
-                winners.insert(key, (index, row));
-            }
-        }
-    }
     let mut places: Vec<Vec<u32>> = vec![Vec::new(); rows.len()];
-    for (index, row) in winners.into_values() {
+    for (index, row) in places_of_winners(rows, order_by)?.into_values() {
+        let row = u32::try_from(row).map_err(|error| {
+            Error::internal("a batch of more rows than can be numbered").with_source(error)
+        })?;
         places[index].push(row);
     }
     let chosen = rows.iter().zip(places).filter(|(_, places)| !places.is_empty());

@@ -1,12 +1,13 @@
 //! The reader of one state: pins a basis, looks keys up, and hands out rows.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, ReadSpec, Result, RowFilter,
-    Table, fold_schema, read_file,
+    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, OrderBy, ReadSpec, Result,
+    RowFilter, Table, fold_schema, read_file,
 };
 use alluvium_materializer::{Snapshot, SnapshotState, least_key, log_files, rank, whole_value};
 use arrow::array::{AsArray, RecordBatch};
@@ -248,21 +249,7 @@ impl Reader {
     ) -> Result<Vec<Lookup>> {
         basis.check(point)?;
         let rows = self.candidate_rows(basis, point, keys).await?;
-        let mut winners: std::collections::HashMap<&str, (usize, usize)> = Default::default();
-        for (index, batch) in rows.iter().enumerate() {
-            for (row, key) in key_column(batch)?.iter().enumerate() {
-                let key = key.unwrap_or_default();
-                let wins = match winners.get(key) {
-                    None => true,
-                    Some(&(other, place)) => rank(batch, row)?
-                        .compare(&rank(&rows[other], place)?, basis.definition.order_by)
-                        .is_gt(),
-                };
-                if wins {
-                    winners.insert(key, (index, row));
-                }
-            }
-        }
+        let winners = places_of_winners(&rows, basis.definition.order_by)?;
         keys.iter()
             .map(|key| match winners.get(key) {
                 None => Ok(Lookup::Absent),
@@ -422,6 +409,29 @@ impl Layout {
         files.extend(self.runs.iter().filter(run).cloned());
         files
     }
+}
+
+/// Of each key the batch and the row of the one that wins.
+pub(crate) fn places_of_winners(
+    rows: &[RecordBatch],
+    order_by: OrderBy,
+) -> Result<HashMap<&str, (usize, usize)>> {
+    let mut winners: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (index, batch) in rows.iter().enumerate() {
+        for (row, key) in key_column(batch)?.iter().enumerate() {
+            let key = key.unwrap_or_default();
+            let wins = match winners.get(key) {
+                None => true,
+                Some(&(other, place)) => {
+                    rank(batch, row)?.compare(&rank(&rows[other], place)?, order_by).is_gt()
+                }
+            };
+            if wins {
+                winners.insert(key, (index, row));
+            }
+        }
+    }
+    Ok(winners)
 }
 
 pub(crate) fn key_column(batch: &RecordBatch) -> Result<&arrow::array::StringArray> {
