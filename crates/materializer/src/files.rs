@@ -12,8 +12,6 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
-use object_store::path::Path;
-use object_store::{ObjectStore as _, PutMode, PutOptions};
 
 use crate::fold::BatchStream;
 use crate::hash::{RowsHash, hash_rows};
@@ -68,14 +66,7 @@ impl FileWriter {
         let Some(file) = encoded else { return Ok(None) };
         let path = format!("{TIER}={}/{}-{index}.parquet", self.tier, self.run_id);
         let size = file.bytes.len() as u64;
-        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
-        self.table
-            .store()
-            .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
-            .await
-            .map_err(|error| {
-            Error::from(error).context(format!("table {}: writing {path}", self.table.label()))
-        })?;
+        self.table.put_new(&path, file.bytes).await?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         let mut tags = file.tags;
         tags.insert(TAG_SORTED.to_owned(), "true".to_owned());

@@ -8,8 +8,6 @@ use alluvium_log::{
     ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::ObjectStoreExt as _;
-use object_store::path::Path;
 use rand::Rng;
 use serde::Serialize;
 
@@ -405,7 +403,9 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
             }))
         }
         Outcome::Stopped(()) => {
-            discard(&work.table, &plan.added).await;
+            for file in &plan.added {
+                work.table.discard(&file.path).await;
+            }
             Ok(None)
         }
     }
@@ -439,13 +439,4 @@ fn remove_action(file: &DataFile, removed_ms: i64) -> Action {
         removed_ms,
         data_change: true,
     })
-}
-
-/// Removes files that no commit refers to. What can't be removed stays, unreferenced.
-async fn discard(table: &Table, files: &[FileAdd]) {
-    for file in files {
-        if let Err(error) = table.store().delete(&Path::from(file.path.as_str())).await {
-            tracing::warn!(table = table.label(), path = %file.path, %error, "an unused file could not be removed");
-        }
-    }
 }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use super::LogInner;
 use crate::columns::DT;
@@ -55,14 +53,7 @@ impl LogInner {
         let stem = append_id.split('/').next().unwrap_or(append_id);
         let path = format!("{DT}={}/{stem}-{index}.parquet", file.dt);
         let size = file.bytes.len() as u64;
-        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
-        self.table
-            .store()
-            .put_opts(&Path::from(path.as_str()), file.bytes.into(), options)
-            .await
-            .map_err(|error| {
-            Error::from(error).context(format!("state {}: writing {path}", self.name))
-        })?;
+        self.table.put_new(&path, file.bytes).await?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         Ok(StagedFile {
             add: FileAdd {
@@ -80,13 +71,10 @@ impl LogInner {
         })
     }
 
-    /// Removes files that no commit refers to, nor ever will. What can't be removed stays, unseen.
+    /// Removes files that no commit refers to, nor ever will.
     pub(super) async fn discard(&self, files: &[StagedFile]) {
         for file in files {
-            let path = Path::from(file.add.path.as_str());
-            if let Err(error) = self.table.store().delete(&path).await {
-                tracing::warn!(state = %self.name, %path, %error, "an unused file could not be removed");
-            }
+            self.table.discard(&file.add.path).await;
         }
     }
 

@@ -22,8 +22,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
-use object_store::ObjectStore;
+use bytes::Bytes;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
@@ -153,6 +154,21 @@ impl Table {
     /// How the table is named in messages.
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Writes a data file that no commit refers to yet; its name must be new.
+    pub async fn put_new(&self, path: &str, bytes: Bytes) -> Result<()> {
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        let put = self.store.put_opts(&Path::from(path), bytes.into(), options).await;
+        put.map(drop)
+            .map_err(|error| self.placed(Error::from(error).context(format!("writing {path}"))))
+    }
+
+    /// Removes a data file that no commit refers to, nor ever will. What can't be removed stays, unseen, until a vacuum.
+    pub async fn discard(&self, path: &str) {
+        if let Err(error) = self.store.delete(&Path::from(path)).await {
+            tracing::warn!(table = self.label, path, %error, "an unused file could not be removed");
+        }
     }
 
     /// The newest state known here.

@@ -21,8 +21,6 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use object_store::path::Path;
-use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -171,7 +169,11 @@ async fn compact_day(
         }
         // Whether the commit was made is not known: its files must stay.
         Err(error) if error.kind() == alluvium_log::ErrorKind::Unknown => {}
-        _ => discard(log, &added).await,
+        _ => {
+            for file in &added {
+                log.table().discard(&file.path).await;
+            }
+        }
     }
     outcome.map(|_| None)
 }
@@ -250,16 +252,6 @@ async fn commit(
     })
 }
 
-/// Removes files that no commit refers to. What can't be removed stays, unreferenced, until a vacuum.
-async fn discard(log: &Log, files: &[FileAdd]) {
-    for file in files {
-        let path = Path::from(file.path.as_str());
-        if let Err(error) = log.table().store().delete(&path).await {
-            tracing::warn!(state = log.name(), %path, %error, "an unused file could not be removed");
-        }
-    }
-}
-
 /// Writes the files of one run.
 struct RunWriter<'a> {
     log: &'a Log,
@@ -296,13 +288,7 @@ impl RunWriter<'_> {
             .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
         let path = format!("{DT}={}/run-{}-{part}.parquet", self.day, self.run);
         let size = encoded.bytes.len() as u64;
-        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
-        self.log
-            .table()
-            .store()
-            .put_opts(&Path::from(path.as_str()), encoded.bytes.into(), options)
-            .await
-            .map_err(|error| Error::from(error).context(format!("writing {path}")))?;
+        self.log.table().put_new(&path, encoded.bytes).await?;
         metrics::counter!(crate::metrics::COMPACTED_BYTES).increment(size);
         let add = FileAdd {
             path,
