@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, ManualClock, Point, RawState, Store};
+use alluvium::{ErrorKind, ManualClock, Point, RawState};
 use alluvium_log::Table;
 
 use crate::support::answers::answers;
@@ -10,7 +10,6 @@ use crate::support::delta;
 use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
     DAY, Home, START, assert_sound, by_version, commit_of, live, n_batch, n_batch_at, n_of,
-    settings,
 };
 
 const DAY_MS: i64 = DAY / 1_000;
@@ -38,14 +37,10 @@ fn snapshot_table(state: &RawState) -> Arc<Table> {
 async fn what_the_log_answers_is_the_same_after_its_commits_are_cleaned_up() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let open = async || {
-        let builder = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-        builder.open().await.unwrap()
-    };
-    let state = by_version(&open().await, "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     append_daily(&state, &clock, 40, 10).await;
     let before = answers(&state, 40).await;
-    let other = open().await.raw_state("s").await.unwrap();
+    let other = home.open_at(&clock).await.raw_state("s").await.unwrap();
     // Version 25 was the newest one fifteen days ago; the checkpoint before it is 20.
     let dry = state.log().table().clean_up(15 * DAY_MS, true).await.unwrap();
     assert_eq!((dry.oldest_version, dry.commits_removed), (20, 20), "{dry:?}");
@@ -61,7 +56,7 @@ async fn what_the_log_answers_is_the_same_after_its_commits_are_cleaned_up() {
     );
     let again = state.log().table().clean_up(15 * DAY_MS, false).await.unwrap();
     assert_eq!((again.commits_removed, again.bytes_removed), (0, 0));
-    let reopened = open().await.raw_state("s").await.unwrap();
+    let reopened = home.open_at(&clock).await.raw_state("s").await.unwrap();
     for handle in [&state, &other, &reopened] {
         assert_eq!(answers(handle, 40).await, before);
         assert_eq!(handle.log().table().state_at(20).await.unwrap().version, 20);

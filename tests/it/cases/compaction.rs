@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium::{Clock, ManualClock, OrderBy, Point, RawState, Store, StoreSettings, SystemClock};
+use alluvium::{Clock, ManualClock, OrderBy, Point, RawState, StoreSettings, SystemClock};
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
@@ -15,11 +15,6 @@ use crate::support::stores::{
     DAY, Home, SECOND, START, assert_sound, by_time, by_version, commit_of, live, n_batch_at, n_of,
     ordered_by, settings,
 };
-
-async fn open_at(home: &Home, clock: &Arc<ManualClock>) -> Store {
-    let builder = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-    builder.open().await.unwrap()
-}
 
 /// Commits of a day: keys in turn, ties in version and time among them, and a row for the day before.
 async fn append_day(state: &RawState, clock: &ManualClock, day: i64, commits: i64) {
@@ -44,7 +39,7 @@ async fn what_a_state_answers_is_the_same_after_its_log_is_compacted() {
         for materialized in [false, true] {
             let home = Home::new();
             let clock = Arc::new(ManualClock::at(START));
-            let store = open_at(&home, &clock).await;
+            let store = home.open_at(&clock).await;
             let state = match order_by {
                 OrderBy::EventTime => by_time(&store, "s").await,
                 OrderBy::Version => by_version(&store, "s").await,
@@ -71,7 +66,7 @@ async fn what_a_state_answers_is_the_same_after_its_log_is_compacted() {
             }
             let newest = commit_of(&state).await;
             state.log().table().checkpoint().await.unwrap();
-            let reopened = open_at(&home, &clock).await.raw_state("s").await.unwrap();
+            let reopened = home.open_at(&clock).await.raw_state("s").await.unwrap();
             for handle in [&state, &reopened] {
                 assert_eq!(answers(handle, 40).await, before);
                 assert_eq!(handle.compact(false).await.unwrap().commits, 0);
@@ -86,7 +81,7 @@ async fn what_a_state_answers_is_the_same_after_its_log_is_compacted() {
 async fn cmp_02_each_day_is_written_once_more_however_often_the_job_runs() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_time(&open_at(&home, &clock).await, "s").await;
+    let state = by_time(&home.open_at(&clock).await, "s").await;
     let (mut appended, mut rewritten, mut halfway) = (0, 0, 0);
     for day in 0..40 {
         append_day(&state, &clock, day, 6).await;
@@ -122,7 +117,7 @@ async fn cmp_02_each_day_is_written_once_more_however_often_the_job_runs() {
 async fn cmp_04_merges_after_checkpoints_neither_lose_nor_multiply_rows() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_version(&open_at(&home, &clock).await, "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     let folder = home.table("s", "log");
     for round in 0..4_i64 {
         for part in 0..4_i64 {
@@ -146,7 +141,7 @@ async fn cmp_04_merges_after_checkpoints_neither_lose_nor_multiply_rows() {
                     delta::optimize(&folder, 1 << 30).await;
                 }
             }
-            let fresh = open_at(&home, &clock).await.raw_state("s").await.unwrap();
+            let fresh = home.open_at(&clock).await.raw_state("s").await.unwrap();
             state.log().refresh().await.unwrap();
             for handle in [&state, &fresh] {
                 assert_eq!(log_rows(handle), expected, "{step} of round {round}");
@@ -164,7 +159,7 @@ async fn cmp_04_merges_after_checkpoints_neither_lose_nor_multiply_rows() {
 async fn what_another_engine_merged_is_stamped_so_that_its_commits_can_be_cleaned_up() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_version(&open_at(&home, &clock).await, "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     for n in 1..=6 {
         state.append(&n_batch_at(&[("a", n, Some(n))], &[START])).await.unwrap();
     }
@@ -178,7 +173,7 @@ async fn what_another_engine_merged_is_stamped_so_that_its_commits_can_be_cleane
     clock.set(SystemClock.now_micros() + DAY);
     let cleaned = state.log().table().clean_up(0, false).await.unwrap();
     assert_eq!(cleaned.oldest_version, 8, "{cleaned:?}");
-    let reopened = open_at(&home, &clock).await.raw_state("s").await.unwrap();
+    let reopened = home.open_at(&clock).await.raw_state("s").await.unwrap();
     for n in 1..=6 {
         assert_eq!(n_of(&reopened, Point::at_commit(n), "a").await, Some(n));
     }

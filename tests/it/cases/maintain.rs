@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, StepOutcome, Store};
+use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, StepOutcome};
 
 use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
     DAY, Home, START, assert_sound, by_time, by_version, commit_of, live, n_batch, n_batch_at,
-    n_of, refused, settings,
+    n_of, refused,
 };
 
 /// How many files lie below a folder.
@@ -34,8 +34,7 @@ async fn a_state_that_is_maintained_daily_for_months_stays_small_and_answers_as_
     let homes = [Home::new(), Home::new()];
     let mut states = Vec::new();
     for home in &homes {
-        let store = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-        states.push(by_time(&store.open().await.unwrap(), "s").await);
+        states.push(by_time(&home.open_at(&clock).await, "s").await);
     }
     let [tended, left] = [&states[0], &states[1]];
     let spans = [("commit_retention", "8d"), ("file_retention", "2d"), ("as_of_window", "2d")];
@@ -106,8 +105,7 @@ async fn the_job_killed_at_any_call_is_made_good_by_the_next_run() {
 async fn a_dry_run_tells_what_the_real_run_does_and_changes_nothing() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let store = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-    let state = by_version(&store.open().await.unwrap(), "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     for day in 0..40 {
         day_of(&state, &clock, day).await;
         if day == 20 {

@@ -61,11 +61,7 @@ fn parquet_files(folder: &Path) -> BTreeSet<String> {
 async fn what_a_state_answers_is_the_same_after_a_vacuum_of_both_tables() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let open = async || {
-        let builder = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-        builder.open().await.unwrap()
-    };
-    let state = by_version(&open().await, "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     daily(&state, &clock, 0..20).await;
     let newest = commit_of(&state).await;
     let before = answers(&state, newest).await;
@@ -82,7 +78,7 @@ async fn what_a_state_answers_is_the_same_after_a_vacuum_of_both_tables() {
     assert_eq!(gone, done.paths.iter().cloned().collect(), "listed is what is gone");
     let snapshot = snapshot_table(&state).vacuum(&after(5)).await.unwrap();
     assert!(snapshot.files_removed > 5, "{snapshot:?}");
-    let reopened = open().await.raw_state("s").await.unwrap();
+    let reopened = home.open_at(&clock).await.raw_state("s").await.unwrap();
     for handle in [&state, &reopened] {
         assert_eq!(answers(handle, newest).await, before);
         let table = snapshot_table(handle);
@@ -102,8 +98,7 @@ async fn what_a_state_answers_is_the_same_after_a_vacuum_of_both_tables() {
 async fn every_kept_version_of_a_vacuumed_snapshot_has_all_its_files() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
-    let store = Store::builder(&home.uri()).settings(settings()).clock(clock.clone());
-    let state = by_version(&store.open().await.unwrap(), "s").await;
+    let state = by_version(&home.open_at(&clock).await, "s").await;
     daily(&state, &clock, 0..15).await;
     let table = snapshot_table(&state);
     let report = table.vacuum(&after(4)).await.unwrap();

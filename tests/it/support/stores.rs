@@ -7,7 +7,7 @@ use alluvium::{
     Durability, Error, ErrorKind, Lookup, OrderBy, Point, RawState, Result, StateSettings, Store,
     StoreSettings,
 };
-use alluvium_log::KeyFilter;
+use alluvium_log::{KeyFilter, ManualClock};
 use arrow::array::{
     Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray,
     TimestampMicrosecondArray,
@@ -35,6 +35,12 @@ pub(crate) struct Home {
 impl Home {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// The store by a clock that the test moves.
+    pub(crate) async fn open_at(&self, clock: &Arc<ManualClock>) -> Store {
+        let builder = Store::builder(&self.uri()).settings(settings()).clock(clock.clone());
+        builder.open().await.unwrap()
     }
 
     pub(crate) fn uri(&self) -> String {
