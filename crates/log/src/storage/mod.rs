@@ -4,6 +4,8 @@ mod local;
 mod probe;
 mod view;
 mod warm;
+#[cfg(unix)]
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;

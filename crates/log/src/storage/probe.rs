@@ -1,8 +1,9 @@
 //! A look at one folder of the local disk without leaving the thread.
 //!
 //! A task that goes to another thread and back costs more than everything else that a cached read does; asking the
-//! kernel whether a name exists in a folder that is held open costs one system call. The folder is opened anew whenever
-//! its owner has made sure that the path still leads to the table that it knows.
+//! kernel whether a name exists in a folder that is held open costs one system call. A folder that is asked often is
+//! watched ([`super::watch`]): then a cheaper call tells that nothing came to it at all. The path is followed anew whenever
+//! its owner has made sure that it still leads to the table that it knows.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,12 +11,25 @@ use std::path::PathBuf;
 #[cfg(unix)]
 use parking_lot::RwLock;
 
+use super::warm::read_file_cached;
+#[cfg(unix)]
+use super::watch::LazyWatch;
+
 /// A folder that can be asked for a name.
 #[derive(Debug)]
 pub(crate) struct FolderProbe {
     path: PathBuf,
     #[cfg(unix)]
-    folder: RwLock<Option<std::os::fd::OwnedFd>>,
+    folder: RwLock<Option<OpenFolder>>,
+}
+
+#[cfg(unix)]
+#[derive(Debug)]
+struct OpenFolder {
+    folder: std::os::fd::OwnedFd,
+    /// Device and number.
+    identity: (u64, u64),
+    watch: LazyWatch,
 }
 
 impl FolderProbe {
@@ -34,8 +48,43 @@ impl FolderProbe {
         use rustix::fs::{CWD, Mode, OFlags, openat};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, &self.path, flags, Mode::empty())?;
-        *self.folder.write() = Some(opened);
+        let about = rustix::fs::fstat(&opened)?;
+        #[allow(clippy::useless_conversion)]
+        let identity = (u64::from(about.st_dev), u64::from(about.st_ino));
+        let is_same = |known: &OpenFolder| known.identity == identity;
+        if !self.folder.read().as_ref().is_some_and(is_same) {
+            let watch = LazyWatch::default();
+            *self.folder.write() = Some(OpenFolder { folder: opened, identity, watch });
+        }
         Ok(())
+    }
+
+    /// What a look at the folder tells, where nothing has come to the folder since an earlier look that told something;
+    /// else what a new look tells, which is given up with `None`.
+    ///
+    /// `known` is asked in the first case, when nothing came until it was called; `look` in the second.
+    #[cfg(unix)]
+    pub(crate) fn settled<T>(
+        &self,
+        known: impl FnOnce() -> T,
+        look: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let folder = self.folder.read();
+        match folder.as_ref().and_then(|open| open.watch.of(&open.folder)) {
+            Some(watch) if watch.is_quiet() => Some(known()),
+            Some(watch) => watch.settle(look),
+            None => look(),
+        }
+    }
+
+    /// What a new look at the folder tells.
+    #[cfg(not(unix))]
+    pub(crate) fn settled<T>(
+        &self,
+        _: impl FnOnce() -> T,
+        look: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        look()
     }
 
     /// Follows the path again: the folder there may be another one by now.
@@ -58,12 +107,32 @@ impl FolderProbe {
         Ok(Some(format!("{:x}-{nanoseconds:x}-{:x}", number_of(&about), about.len())))
     }
 
+    /// The names of the files of the path's folder, in no order.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            // A link counts as what it leads to.
+            let is_file = kind.is_file() || (kind.is_symlink() && entry.path().is_file());
+            if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The bytes of a file of the path's folder, if they are in memory.
+    pub(crate) fn cached(&self, name: &str) -> Option<bytes::Bytes> {
+        read_file_cached(&self.path.join(name))
+    }
+
     /// Whether the folder that was opened last was removed. It lives on for whoever holds it open, and nothing ever comes
     /// to it.
     #[cfg(unix)]
     pub(crate) fn is_removed(&self) -> io::Result<bool> {
         match self.folder.read().as_ref() {
-            Some(folder) => Ok(rustix::fs::fstat(folder)?.st_nlink == 0),
+            Some(open) => Ok(rustix::fs::fstat(&open.folder)?.st_nlink == 0),
             None => Ok(false),
         }
     }
@@ -78,9 +147,10 @@ impl FolderProbe {
     #[cfg(unix)]
     pub(crate) fn holds(&self, name: &str) -> io::Result<Option<bool>> {
         use rustix::fs::{AtFlags, statat};
-        let folder = self.folder.read();
-        let Some(folder) = folder.as_ref() else { return Ok(None) };
-        match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        // Also called within `settled`, which holds the same lock.
+        let folder = self.folder.read_recursive();
+        let Some(open) = folder.as_ref() else { return Ok(None) };
+        match statat(&open.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(Some(true)),
             Err(rustix::io::Errno::NOENT) => Ok(Some(false)),
             Err(error) => Err(error.into()),

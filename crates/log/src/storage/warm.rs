@@ -18,6 +18,17 @@ pub(super) fn read_cached(path: &Path, ranges: &[Range<u64>]) -> Option<Vec<Byte
     ranges.iter().map(|range| read_range(&file, range)).collect()
 }
 
+/// The bytes of a whole file if all of them are in memory. `None` says nothing.
+#[cfg(target_os = "linux")]
+pub(super) fn read_file_cached(path: &Path) -> Option<Bytes> {
+    let file = std::fs::File::open(path).ok()?;
+    let about = file.metadata().ok()?;
+    if !about.is_file() || about.len() > MAX_BYTES {
+        return None;
+    }
+    read_range(&file, &(0..about.len()))
+}
+
 #[cfg(target_os = "linux")]
 fn read_range(file: &std::fs::File, range: &Range<u64>) -> Option<Bytes> {
     use rustix::io::{ReadWriteFlags, preadv2};
@@ -42,6 +53,12 @@ pub(super) fn read_cached(_: &Path, _: &[Range<u64>]) -> Option<Vec<Bytes>> {
     None
 }
 
+/// Elsewhere there is no read that promises not to wait.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn read_file_cached(_: &Path) -> Option<Bytes> {
+    None
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
@@ -57,6 +74,10 @@ mod tests {
         if let Some(read) = read_cached(&path, &[2..5, 0..10, 4..4]) {
             assert_eq!(read, [&b"234"[..], &b"0123456789"[..], &b""[..]]);
         }
+        if let Some(read) = read_file_cached(&path) {
+            assert_eq!(read, &b"0123456789"[..]);
+        }
+        assert_eq!(read_file_cached(folder.path()), None);
         assert_eq!(read_cached(&path, &[8..12]), None);
         assert_eq!(read_cached(&path, &[0..MAX_BYTES + 1]), None);
         assert_eq!(read_cached(&folder.path().join("none"), &[0..1]), None);

@@ -20,14 +20,14 @@ const MAX_LOADS: u32 = 4;
 impl Table {
     /// Loads the newest version; `None` when there is no table.
     pub(super) async fn load(&self) -> Result<Option<TableState>> {
-        let mut listing = self.list_log().await?;
+        let mut listing = self.list_versions().await?;
         for _ in 1..MAX_LOADS {
             let error = match self.load_listed(&listing).await {
                 Ok(state) => return Ok(state),
                 Err(error) => error,
             };
             // What was listed may have been cleaned up since, being replaced by something newer.
-            let again = self.list_log().await?;
+            let again = self.list_versions().await?;
             if again == listing {
                 return Err(error);
             }
@@ -107,7 +107,7 @@ impl Table {
     /// The oldest version that can be read by its number: its commits are there, and its files.
     pub async fn oldest_version(&self) -> Result<i64> {
         let state = self.state();
-        let told = self.list_log().await?.oldest_readable().unwrap_or(state.version);
+        let told = self.list_versions().await?.oldest_readable().unwrap_or(state.version);
         Ok(told.max(state.transaction(VACUUM_APP_ID).unwrap_or(0)))
     }
 
@@ -123,7 +123,7 @@ impl Table {
                 ),
             )));
         }
-        let listing = self.list_log().await?;
+        let listing = self.list_versions().await?;
         let origins = listing.origins(version);
         if origins.is_empty() {
             let newest = listing.newest().unwrap_or(-1);
@@ -143,7 +143,7 @@ impl Table {
     /// The states share what they have in common, so that many of them cost little more than one.
     pub async fn states(&self) -> Result<Vec<Arc<TableState>>> {
         let newest = self.state().version;
-        let listing = self.list_log().await?;
+        let listing = self.list_versions().await?;
         let mut origins = listing.origins(newest);
         while let Some(origin) = origins.pop() {
             match self.states_from(origin, newest).await {
@@ -206,6 +206,9 @@ impl Table {
 
     /// Reads one commit; `None` when it isn't there.
     pub async fn read_commit(&self, version: i64) -> Result<Option<Vec<Action>>> {
+        if let Some(bytes) = self.probe_bytes(version) {
+            return delta::decode(version, &bytes).map(Some).map_err(|e| self.placed(e));
+        }
         let bytes = match self.store.get(&commit_path(version)).await {
             Ok(found) => found.bytes().await.map_err(|e| self.placed(e.into()))?,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),

@@ -75,7 +75,7 @@ pub struct Table {
     /// Applications whose progress every state knows, also after a checkpoint.
     app_ids: Vec<String>,
     check_identity: bool,
-    probe: Option<probe::CommitProbe>,
+    probe: Option<Arc<probe::CommitProbe>>,
     transactions_complete: AtomicBool,
     /// Progress of applications that a checkpoint holds, read on demand.
     older_transactions: RwLock<HashMap<String, Option<i64>>>,
@@ -103,7 +103,7 @@ impl Table {
             anchor: RwLock::new(None),
             app_ids: app_ids.iter().chain(&[VACUUM_APP_ID]).map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
-            probe: storage.commit_probe(path).map(probe::CommitProbe::new),
+            probe: storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new),
             transactions_complete: AtomicBool::new(true),
             older_transactions: RwLock::new(HashMap::new()),
             checkpointed: AtomicI64::new(0),

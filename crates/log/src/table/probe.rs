@@ -30,6 +30,11 @@ impl CommitProbe {
         Self { folder, origin: Instant::now(), identified: AtomicU64::new(0) }
     }
 
+    /// The names of the files of the log folder.
+    pub(super) fn names(&self) -> std::io::Result<Vec<String>> {
+        self.folder.names()
+    }
+
     fn now_micros(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - 1) + 1
     }
@@ -50,14 +55,17 @@ impl Table {
         if !probe.is_identified() {
             return None;
         }
-        let version = self.state.read().version;
-        let name = commit_name(version.checked_add(1)?)?;
-        let name = std::str::from_utf8(&name).ok()?;
-        match probe.folder.holds(name) {
-            Ok(Some(false)) => Some(version),
-            // Something new, or a disk that doesn't answer: the long way tells which.
-            _ => None,
-        }
+        let known = || self.state.read().version;
+        let look = || {
+            let version = known();
+            let name = commit_name(version.checked_add(1)?)?;
+            match probe.folder.holds(std::str::from_utf8(&name).ok()?) {
+                Ok(Some(false)) => Some(version),
+                // Something new, or a disk that doesn't answer: the long way tells which.
+                _ => None,
+            }
+        };
+        probe.folder.settled(known, look)
     }
 
     /// Whether the table's folder is known to be gone, told without waiting.
@@ -71,6 +79,12 @@ impl Table {
         let name = commit_name(version)?;
         let mark = probe.folder.mark(std::str::from_utf8(&name).ok()?).ok()?;
         Some(mark.is_some())
+    }
+
+    /// A commit's bytes, where they are in memory.
+    pub(super) fn probe_bytes(&self, version: i64) -> Option<bytes::Bytes> {
+        let name = commit_name(version)?;
+        self.probe.as_ref()?.folder.cached(std::str::from_utf8(&name).ok()?)
     }
 
     /// What [`Table::look_at`] gives, where one system call can tell.
