@@ -444,7 +444,7 @@ impl<V: Value> Sealed<V> {
         if let EpochOutcome::Committed(receipt) = outcome {
             self.progress.send_replace(Progress::Committed(receipt.commit));
             self.put_through(receipt.commit).await?;
-            self.state.raw().materialize_when_due();
+            self.state.raw().tidy_when_due();
         }
         Ok(outcome)
     }

@@ -24,6 +24,7 @@ pub(crate) struct EmbeddedSettings {
     pub(crate) row_cache_bytes: u64,
     pub(crate) epoch_bytes: usize,
     pub(crate) materialize_after_rows: u64,
+    pub(crate) tidy_after_files: usize,
 }
 
 type Shared = Weak<dyn Any + Send + Sync>;
@@ -33,7 +34,7 @@ type Shared = Weak<dyn Any + Send + Sync>;
 struct Embedded {
     /// What typed handles share, by the type of their values.
     typed: Mutex<HashMap<TypeId, Shared>>,
-    materializing: AtomicBool,
+    tidying: AtomicBool,
 }
 
 /// A handle on one state. Cheap to clone, and may be shared between tasks and threads.
@@ -73,27 +74,41 @@ impl RawState {
         self.embedded.typed.lock().insert(values, Arc::downgrade(shared));
     }
 
-    /// Starts a materialization in the background when the tail has grown beyond its bound and none is running.
+    /// Starts a materialization in the background when the tail has grown beyond its bounds and none is running; where it has many
+    /// files, those that are folded are merged afterwards.
     ///
     /// Its failure costs reads time and nothing else; the next commit tries again.
-    pub(crate) fn materialize_when_due(&self) {
-        let limit = self.settings.materialize_after_rows;
-        if limit == 0 || self.embedded.materializing.load(Ordering::Acquire) {
+    pub(crate) fn tidy_when_due(&self) {
+        if self.embedded.tidying.load(Ordering::Acquire) {
             return;
         }
         let from = self.snapshot.state().log_commit();
-        let tail =
-            self.log.state().files_after(from).filter_map(|file| file.stats.rows).sum::<u64>();
-        if tail < limit || self.embedded.materializing.swap(true, Ordering::AcqRel) {
+        let log = self.log.state();
+        let (mut files, mut rows) = (0, 0);
+        for file in log.files_after(from) {
+            files += 1;
+            rows += file.stats.rows.unwrap_or(0);
+        }
+        let EmbeddedSettings { materialize_after_rows, tidy_after_files, .. } = self.settings;
+        let has_many_rows = materialize_after_rows > 0 && rows >= materialize_after_rows;
+        let has_many_files = tidy_after_files > 0 && files >= tidy_after_files;
+        if !has_many_rows && !has_many_files || self.embedded.tidying.swap(true, Ordering::AcqRel) {
             return;
         }
         let state = self.clone();
         self.log.in_background(async move {
-            if let Err(error) = state.materialize(false).await {
-                tracing::warn!(state = %state.name(), %error, "the tail could not be materialized in the background");
+            if let Err(error) = state.tidy(has_many_files).await {
+                tracing::warn!(state = %state.name(), %error, "the tail could not be folded in the background");
             }
-            state.embedded.materializing.store(false, Ordering::Release);
+            state.embedded.tidying.store(false, Ordering::Release);
         });
+    }
+
+    async fn tidy(&self, has_many_files: bool) -> Result<()> {
+        if !has_many_files {
+            return self.materialize(false).await.map(drop);
+        }
+        self.maintain(&[MaintainStep::Materialize, MaintainStep::Compact], false).await.map(drop)
     }
 
     /// The state's name.
@@ -123,7 +138,9 @@ impl RawState {
 
     /// Appends changes; resolves when they are durable. See [`Log::append`] for the columns.
     pub async fn append(&self, changes: &RecordBatch) -> Result<Receipt> {
-        self.log.append(changes).await
+        let receipt = self.log.append(changes).await?;
+        self.tidy_when_due();
+        Ok(receipt)
     }
 
     /// Begins an epoch of this state alone; see [`Log::epoch`].

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use alluvium::{Change, EpochOutcome, ErrorKind, Point, State, Store, StoreSettings};
+use alluvium::{Change, EpochOutcome, ErrorKind, KeyFilter, Point, State, Store, StoreSettings};
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -250,6 +252,30 @@ async fn emb_08_the_tail_of_a_long_stream_is_materialized_in_the_background() {
     assert!(state.raw().snapshot().state().log_commit() >= 5);
     assert_eq!(n_of(&state, "k7").await, Some(29));
     assert_sound(state.raw()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emb_10_many_small_commits_leave_few_files_and_every_row() {
+    let home = Home::new();
+    let often = StoreSettings { tidy_after_files: 16, ..settings() };
+    let store = home.open_with(often).await;
+    let state = counts(&store).await;
+    for n in 0..400 {
+        put(&state, &format!("k{}", n % 7), n).await;
+    }
+    store.close().await;
+    let raw = state.raw();
+    let files = raw.log().refresh().await.unwrap().file_count();
+    assert!(files < 200, "{files} files of 400 commits");
+    assert!(raw.snapshot().state().log_commit() > 100);
+    for n in 393..400 {
+        assert_eq!(n_of(&state, &format!("k{}", n % 7)).await, Some(n));
+    }
+    let basis = raw.reader().basis().await.unwrap();
+    let history = raw.reader().history_rows(&basis, KeyFilter::All, Point::LATEST).await.unwrap();
+    let batches: Vec<RecordBatch> = history.try_collect().await.unwrap();
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 400);
+    assert_sound(raw).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
