@@ -1,9 +1,15 @@
 //! Copies of rows that lie in several batches into one batch.
 
+use std::sync::Arc;
+
 use alluvium_log::{Error, Result, unread_column, upsert_column};
-use arrow::array::{Array, ArrayRef, Capacities, MutableArrayData, make_array};
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, BooleanBufferBuilder, GenericByteArray, MutableArrayData,
+    StructArray, make_array,
+};
+use arrow::buffer::{Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::interleave;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{BinaryType, ByteArrayType, DataType, SchemaRef, Utf8Type};
 use arrow::record_batch::RecordBatch;
 
 use super::batch::{KeyedBatch, OPERATION};
@@ -80,15 +86,109 @@ fn copy(
     Ok(RecordBatch::try_new(schema.clone(), columns)?)
 }
 
-fn copy_ranges(arrays: &[&dyn Array], segments: &[Segment], rows: usize) -> Result<ArrayRef> {
-    let data: Vec<_> = arrays.iter().map(|array| array.to_data()).collect();
-    let capacity = match arrays.first().map(|array| array.data_type()) {
-        Some(DataType::Utf8 | DataType::Binary) => {
-            Capacities::Binary(rows, Some(rows * TEXT_BYTES))
-        }
-        _ => Capacities::Array(rows),
+/// The rows of segments of one column, range by range.
+///
+/// `MutableArrayData` does the same for every type, at a price for each range and column that short ranges don't pay back.
+pub(super) fn copy_ranges(
+    arrays: &[&dyn Array],
+    segments: &[Segment],
+    rows: usize,
+) -> Result<ArrayRef> {
+    let Some(first) = arrays.first() else {
+        return Err(Error::internal("a copy of rows of no batch"));
     };
-    let mut copied = MutableArrayData::with_capacities(data.iter().collect(), false, capacity);
+    match first.data_type() {
+        DataType::Struct(fields) if !fields.is_empty() => {
+            let columns = (0..fields.len()).map(|index| {
+                let columns: Vec<&dyn Array> =
+                    arrays.iter().map(|array| array.as_struct().column(index).as_ref()).collect();
+                copy_ranges(&columns, segments, rows)
+            });
+            let columns = columns.collect::<Result<Vec<_>>>()?;
+            let nulls = copy_nulls(arrays, segments, rows);
+            Ok(Arc::new(StructArray::try_new(fields.clone(), columns, nulls)?))
+        }
+        DataType::Utf8 => copy_texts::<Utf8Type>(arrays, segments, rows),
+        DataType::Binary => copy_texts::<BinaryType>(arrays, segments, rows),
+        kind => match kind.primitive_width() {
+            Some(width) => copy_fixed(arrays, segments, rows, width),
+            None => copy_any(arrays, segments, rows),
+        },
+    }
+}
+
+/// Values of some bytes each.
+fn copy_fixed(
+    arrays: &[&dyn Array],
+    segments: &[Segment],
+    rows: usize,
+    width: usize,
+) -> Result<ArrayRef> {
+    let data: Vec<ArrayData> = arrays.iter().map(|array| array.to_data()).collect();
+    let values: Vec<&[u8]> =
+        data.iter().map(|data| &data.buffers()[0].as_slice()[data.offset() * width..]).collect();
+    let mut copied = MutableBuffer::with_capacity(rows * width);
+    for segment in segments {
+        let range = segment.start * width..segment.end * width;
+        copied.extend_from_slice(&values[segment.batch][range]);
+    }
+    let built = ArrayData::builder(data[0].data_type().clone())
+        .len(rows)
+        .nulls(copy_nulls(arrays, segments, rows))
+        .add_buffer(copied.into());
+    Ok(make_array(built.build()?))
+}
+
+/// Texts and bytes.
+fn copy_texts<T: ByteArrayType<Offset = i32>>(
+    arrays: &[&dyn Array],
+    segments: &[Segment],
+    rows: usize,
+) -> Result<ArrayRef> {
+    let arrays_of_bytes: Vec<&GenericByteArray<T>> =
+        arrays.iter().map(|array| array.as_bytes::<T>()).collect();
+    let bytes_of = |segment: &Segment| {
+        let offsets = arrays_of_bytes[segment.batch].value_offsets();
+        offsets[segment.start] as usize..offsets[segment.end] as usize
+    };
+    let total: usize = segments.iter().map(|segment| bytes_of(segment).len()).sum();
+    if i32::try_from(total).is_err() {
+        return Err(Error::internal("rows of a merge do not fit one batch"));
+    }
+    let mut values = Vec::with_capacity(total);
+    let mut offsets = Vec::with_capacity(rows + 1);
+    offsets.push(0);
+    for segment in segments {
+        let array = arrays_of_bytes[segment.batch];
+        let own = &array.value_offsets()[segment.start..=segment.end];
+        // No overflow: what comes out is at most `total`.
+        let shift = values.len() as i32 - own[0];
+        offsets.extend(own[1..].iter().map(|offset| offset + shift));
+        values.extend_from_slice(&array.value_data()[bytes_of(segment)]);
+    }
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    let nulls = copy_nulls(arrays, segments, rows);
+    Ok(Arc::new(GenericByteArray::<T>::try_new(offsets, Buffer::from_vec(values), nulls)?))
+}
+
+/// Which rows are null; `None` when none is.
+fn copy_nulls(arrays: &[&dyn Array], segments: &[Segment], rows: usize) -> Option<NullBuffer> {
+    if arrays.iter().all(|array| array.null_count() == 0) {
+        return None;
+    }
+    let mut valid = BooleanBufferBuilder::new(rows);
+    for segment in segments {
+        match arrays[segment.batch].nulls() {
+            None => valid.append_n(segment.rows(), true),
+            Some(nulls) => valid.append_buffer(&nulls.inner().slice(segment.start, segment.rows())),
+        }
+    }
+    Some(NullBuffer::new(valid.finish()))
+}
+
+fn copy_any(arrays: &[&dyn Array], segments: &[Segment], rows: usize) -> Result<ArrayRef> {
+    let data: Vec<_> = arrays.iter().map(|array| array.to_data()).collect();
+    let mut copied = MutableArrayData::new(data.iter().collect(), false, rows);
     for segment in segments {
         let extended = copied.try_extend(segment.batch, segment.start, segment.end);
         extended.map_err(|error| {
@@ -97,6 +197,3 @@ fn copy_ranges(arrays: &[&dyn Array], segments: &[Segment], rows: usize) -> Resu
     }
     Ok(make_array(copied.freeze()))
 }
-
-/// Bytes of a text for which room is made; longer ones make more.
-const TEXT_BYTES: usize = 16;

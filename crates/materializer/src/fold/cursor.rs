@@ -32,6 +32,11 @@ impl Cursor {
         Self { is_unique: true, ..Self::default() }
     }
 
+    /// Whether the input is known to hold each key once.
+    pub(super) fn is_unique(&self) -> bool {
+        self.is_unique
+    }
+
     /// Whether the loaded batch has been consumed, so that the next one must be loaded.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {

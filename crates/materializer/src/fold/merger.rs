@@ -103,8 +103,13 @@ impl Merger {
     /// Gives the next batch of the input that was needed, or its end.
     pub(super) fn feed(&mut self, input: usize, batch: Option<RecordBatch>) -> Result<()> {
         let left = self.cursors[input].batch;
+        self.settle_last(input)?;
         self.cursors[input].leave(self.arena.get(left));
         self.arena.leave(left);
+        if self.pending.is_none() && self.output.is_mostly_of(left, &self.arena) {
+            // Then the next batch of this input begins an output of its own, as this one did: its rows may stay in place.
+            self.output.flush(&mut self.arena, None)?;
+        }
         if self.arena.left_bytes() > self.bounds.bytes {
             // Few rows were taken of much that was read: let go of it.
             self.output.flush(&mut self.arena, self.pending.map(|place| place.batch))?;
@@ -117,6 +122,21 @@ impl Merger {
             None => self.cursors[input].end(),
         }
         self.replay();
+        Ok(())
+    }
+
+    /// Decides on the key of a spent input's last row if no other row can have it.
+    fn settle_last(&mut self, input: usize) -> Result<()> {
+        let cursor = &self.cursors[input];
+        let Some(last) = self.pending else { return Ok(()) };
+        let key = self.arena.get(last.batch).key(last.row);
+        let has_key = |other: &Cursor| {
+            !other.done && !other.is_spent() && self.arena.get(other.batch).key(other.head()) == key
+        };
+        if cursor.is_unique() && !self.cursors.iter().any(has_key) {
+            self.pending = None;
+            self.output.push(&mut self.arena, last)?;
+        }
         Ok(())
     }
 

@@ -25,6 +25,7 @@ mod memory;
 mod merge;
 mod merger;
 mod output;
+mod patch;
 mod ranking;
 mod settings;
 mod spill;

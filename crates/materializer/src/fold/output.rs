@@ -10,6 +10,7 @@ use super::Bounds;
 use super::batch::KeyedBatch;
 use super::bytes::{Weights, batch_bytes};
 use super::copy::{Segment, copy_segments};
+use super::patch::{Patch, patch_rows};
 
 /// The batches that rows of a merge still lie in: those under a cursor, and those a cursor has left.
 #[derive(Debug)]
@@ -65,6 +66,16 @@ impl Arena {
     pub(super) fn leave(&mut self, number: usize) {
         self.left.push(number);
         self.left_bytes += self.loaded[number].bytes;
+    }
+
+    /// A batch for its last use: itself where no cursor is in it any more, else a second hold on it.
+    fn take_if_left(&mut self, number: usize, keep: Option<usize>) -> KeyedBatch {
+        let loaded = &mut self.loaded[number];
+        if keep != Some(number) && self.left.contains(&number) {
+            std::mem::replace(loaded, self.vacant.clone()).batch
+        } else {
+            loaded.batch.clone()
+        }
     }
 
     /// What the batches that no cursor is in any more keep in memory.
@@ -187,7 +198,7 @@ impl Output {
     /// Makes a batch of the rows gathered, and drops the batches that are not needed for it any more.
     pub(super) fn flush(&mut self, arena: &mut Arena, keep: Option<usize>) -> Result<()> {
         if !self.segments.is_empty() {
-            let batch = self.build(arena)?;
+            let batch = self.build(arena, keep)?;
             self.ready.push_back(batch);
             self.segments.clear();
             (self.rows, self.bytes) = (0, 0);
@@ -196,7 +207,14 @@ impl Output {
         Ok(())
     }
 
-    fn build(&self, arena: &Arena) -> Result<RecordBatch> {
+    /// Whether what was gathered is a large part of this batch, with little of others.
+    pub(super) fn is_mostly_of(&self, batch: usize, arena: &Arena) -> bool {
+        let own = || self.segments.iter().filter(|segment| segment.batch == batch);
+        arena.get(batch).rows() * 2 >= self.bounds.rows
+            && own().map(Segment::rows).sum::<usize>() * 4 >= self.rows * 3
+    }
+
+    fn build(&self, arena: &mut Arena, keep: Option<usize>) -> Result<RecordBatch> {
         if let [only] = self.segments.as_slice() {
             // A slice keeps its whole batch in memory, so a copy is better for a small part of one.
             let of = arena.get(only.batch);
@@ -204,18 +222,63 @@ impl Output {
                 return Ok(of.batch().slice(only.start, only.rows()));
             }
         }
+        let patched = self.patched(arena);
         const UNUSED: usize = usize::MAX;
         let mut numbers = vec![UNUSED; arena.loaded.len()];
-        let mut sources = Vec::new();
+        let mut used = Vec::new();
         let mut segments = self.segments.clone();
         for segment in &mut segments {
             let number = &mut numbers[segment.batch];
-            if *number == UNUSED {
-                *number = sources.len();
-                sources.push(arena.get(segment.batch));
+            if *number == UNUSED && patched.is_none_or(|(base, _)| base != segment.batch) {
+                *number = used.len();
+                used.push(segment.batch);
             }
             segment.batch = *number;
         }
-        copy_segments(&self.schema, &sources, &segments, &self.unread)
+        let Some((base, start)) = patched else {
+            let sources: Vec<_> = used.iter().map(|number| arena.get(*number)).collect();
+            return copy_segments(&self.schema, &sources, &segments, &self.unread);
+        };
+        for segment in segments.iter_mut().filter(|segment| segment.batch == UNUSED) {
+            segment.batch = used.len();
+        }
+        let base = arena.take_if_left(base, keep);
+        let others: Vec<_> = used.iter().map(|number| arena.get(*number)).collect();
+        let patch = Patch { start, rows: self.rows, segments: &segments };
+        patch_rows(&self.schema, base, &others, &patch, &self.unread)
+    }
+
+    /// The batch whose rows stay where they are, but for a few that rows with the same keys take the place of; and its first row
+    /// that goes out.
+    fn patched(&self, arena: &Arena) -> Option<(usize, usize)> {
+        let base = self.segments.iter().max_by_key(|segment| segment.rows())?.batch;
+        let (mut place, mut kept, mut first) = (0, 0, None);
+        for segment in &self.segments {
+            if segment.batch == base {
+                let start = segment.start.checked_sub(place)?;
+                if *first.get_or_insert(start) != start {
+                    return None;
+                }
+                kept += segment.rows();
+            }
+            place += segment.rows();
+        }
+        let (start, batch) = (first?, arena.get(base));
+        if kept * 4 < self.rows * 3 || start + self.rows > batch.rows() {
+            return None;
+        }
+        let mut place = start;
+        for segment in &self.segments {
+            if segment.batch != base {
+                let other = arena.get(segment.batch);
+                let has_same_key =
+                    |row: usize| other.key(segment.start + row) == batch.key(place + row);
+                if !(0..segment.rows()).all(has_same_key) {
+                    return None;
+                }
+            }
+            place += segment.rows();
+        }
+        Some((base, start))
     }
 }

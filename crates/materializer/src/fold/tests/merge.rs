@@ -202,6 +202,63 @@ async fn batches_of_a_base_that_no_overlay_touches_pass_through_without_a_copy()
 }
 
 #[test]
+fn a_base_under_small_overlays_gives_the_winner_of_each_key() {
+    with_seeds(60, |random| {
+        let count = *random.pick(&[50, 700]);
+        let base: Vec<Row> = (0..count).map(|key| row(&format!("{key:06}"), 1)).collect();
+        let mut rows = base.clone();
+        let mut inputs = vec![unique(random, &base)];
+        for overlay in 0..1 + random.below(3) {
+            let mut changes = std::collections::BTreeMap::new();
+            for _ in 0..random.below_one_of(&[3, 30, 200]) {
+                let new = if random.below(20) == 0 { "x" } else { "" };
+                let mut changed = row(&format!("{:06}{new}", random.below(count)), overlay as i64);
+                changed.rank.is_delete = random.below(10) == 0;
+                changes.insert(changed.key.clone(), changed);
+            }
+            let changes: Vec<Row> = changes.into_values().collect();
+            inputs.push(unique(random, &changes));
+            rows.extend(changes);
+        }
+        let batch_rows = *random.pick(&[16, 64, 100]);
+        let merged = merge(OrderBy::Version, schema(), inputs, batch_rows);
+        let batches = block_on(assert_gives(merged, &model(&rows, OrderBy::Version)));
+        assert!(batches.iter().all(|batch| batch.num_rows() <= batch_rows));
+    });
+}
+
+/// An input of unique keys whose batches nobody else holds, or whose batches are parts of one.
+fn unique(random: &mut Random, rows: &[Row]) -> SortedInput {
+    let size = *random.pick(&[16, 64, 100]);
+    let batches: Vec<RecordBatch> = match random.below(2) {
+        0 => rows.chunks(size).map(batch_of).collect(),
+        _ => {
+            let whole = batch_of(rows);
+            let starts = (0..rows.len()).step_by(size);
+            starts.map(|start| whole.slice(start, size.min(rows.len() - start))).collect()
+        }
+    };
+    SortedInput::Unique(stream_of(batches))
+}
+
+#[tokio::test]
+async fn keys_of_a_base_that_is_only_updated_are_not_copied() {
+    let mut rows: Vec<Row> = (0..10_000).map(|key| row(&format!("{key:06}"), 1)).collect();
+    let base: Vec<RecordBatch> = rows.chunks(100).map(batch_of).collect();
+    let overlay: Vec<Row> =
+        (0..10_000).step_by(37).map(|key| row(&format!("{key:06}"), 2)).collect();
+    rows.extend(overlay.iter().cloned());
+    let inputs = vec![in_memory(&[&overlay]), SortedInput::Unique(stream_of(base.clone()))];
+    let merged = merge(OrderBy::Version, schema(), inputs, 100);
+    let merged = assert_gives(merged, &model(&rows, OrderBy::Version)).await;
+    let kept = merged
+        .iter()
+        .filter(|batch| base.iter().any(|base| shares_memory(batch.column(0), base.column(0))))
+        .count();
+    assert_eq!(kept, 100);
+}
+
+#[test]
 fn batches_are_bounded_by_bytes_as_well() {
     with_seeds(30, |random| {
         let mut rows = random_rows(random, 200);
