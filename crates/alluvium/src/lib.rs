@@ -51,12 +51,13 @@ pub use alluvium_log::{
     Storage, SystemClock, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, CompactReport, Footprint, LayoutSettings,
-    MaintainReport, MaintainStep, MaterializeReport, StepOutcome, StepReport, VerifyReport,
+    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, Horizon,
+    LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, StepOutcome, StepReport,
+    VerifyReport,
 };
 pub use alluvium_query::{
-    Basis, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings, diff_schema,
-    history_schema, parse_time, sql_error,
+    Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,
+    diff_schema, history_schema, parse_time, sql_error,
 };
 pub use arrow;
 pub use cache::RowCacheStats;

@@ -186,7 +186,8 @@ impl RawState {
         }
     }
 
-    /// Keeps the state small: see [`MaintainStep`]. Nothing that can be asked has another answer afterwards.
+    /// Keeps the state small: see [`MaintainStep`]. Nothing that can be asked has another answer afterwards; what has expired can't be
+    /// asked for any more.
     pub async fn maintain(&self, steps: &[MaintainStep], dry_run: bool) -> Result<MaintainReport> {
         let options = MaintainOptions {
             steps: steps.to_vec(),

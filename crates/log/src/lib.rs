@@ -44,6 +44,7 @@ mod definition;
 mod encode;
 mod epoch;
 mod error;
+mod expired;
 mod key;
 mod log;
 pub mod metrics;
@@ -69,6 +70,7 @@ pub use encode::{
 };
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use error::{Error, ErrorKind, Result};
+pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
 pub use key::{decode_key, encode_key, integer_key_part};
 pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};

@@ -16,6 +16,7 @@ use crate::clock::{Clock, HybridClock, SystemClock};
 use crate::definition::StateDefinition;
 use crate::epoch::EpochCommit;
 use crate::error::{Error, ErrorKind, Result};
+use crate::expired::LOG_APP_IDS;
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
 use crate::storage::{Storage, validate_state_name};
@@ -128,6 +129,7 @@ impl Log {
             options.clock.clone(),
             definition.protocol(),
             metadata,
+            &LOG_APP_IDS,
         )
         .await?;
         if let Some(table) = created {
@@ -155,8 +157,7 @@ impl Log {
     /// Opens a state's log; `None` when there is no such state.
     pub async fn open(storage: &Storage, name: &str, options: LogOptions) -> Result<Option<Self>> {
         validate_state_name(name)?;
-        let app_ids = [REWRITER_APP_ID];
-        match Table::open(storage, &log_path(name), options.clock.clone(), &app_ids).await? {
+        match Table::open(storage, &log_path(name), options.clock.clone(), &LOG_APP_IDS).await? {
             None => Ok(None),
             Some(table) => Self::new(name, table, options).map(Some),
         }

@@ -30,6 +30,9 @@ pub struct MaintenanceSettings {
     pub as_of_window_ms: i64,
     /// A day's files are merged into one sorted run when the day has been over for this long: 1 day.
     pub compact_after_ms: i64,
+    /// Rows of whole days leave the log when the day has been over for this long and a snapshot holds what they came to; `None`:
+    /// the log is kept for ever.
+    pub log_retention_ms: Option<i64>,
 }
 
 impl Default for MaintenanceSettings {
@@ -40,6 +43,7 @@ impl Default for MaintenanceSettings {
             orphan_grace_ms: 7 * DAY_MS,
             as_of_window_ms: 7 * DAY_MS,
             compact_after_ms: DAY_MS,
+            log_retention_ms: None,
         }
     }
 }
@@ -54,6 +58,9 @@ const NAMES: [(&str, &str); 5] = [
     ("as_of_window", "alluvium.asOfWindow"),
     ("compact_after", "alluvium.compactAfter"),
 ];
+/// The setting that may be without an end, and how that is written.
+const LOG_RETENTION: (&str, &str) = ("log_retention", "alluvium.logRetention");
+const FOREVER: &str = "forever";
 
 impl MaintenanceSettings {
     fn fields(&mut self) -> [&mut i64; 5] {
@@ -70,17 +77,27 @@ impl MaintenanceSettings {
     pub fn named(&self) -> BTreeMap<&'static str, String> {
         let mut copy = *self;
         let values = copy.fields().map(|value| duration_text(*value));
-        NAMES.iter().map(|(name, _)| *name).zip(values).collect()
+        let mut named: BTreeMap<_, _> = NAMES.iter().map(|(name, _)| *name).zip(values).collect();
+        let kept = self.log_retention_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
+        named.insert(LOG_RETENTION.0, kept);
+        named
     }
 
-    /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`.
+    /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`, and for
+    /// `log_retention` also `forever`.
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
+        if name == LOG_RETENTION.0 {
+            self.log_retention_ms =
+                if value.trim() == FOREVER { None } else { Some(parse_duration(value)?) };
+            return Ok(self);
+        }
         let span = parse_duration(value)?;
         let known = NAMES.iter().position(|(known, _)| *known == name);
         match known.and_then(|index| self.fields().into_iter().nth(index)) {
             Some(field) => *field = span,
             None => {
-                let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+                let mut names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+                names.push(LOG_RETENTION.0);
                 return Err(Error::invalid(format!(
                     "there is no setting {name:?}: the settings are {}",
                     names.join(", ")
@@ -117,7 +134,29 @@ impl MaintenanceSettings {
         least("as_of_window", self.as_of_window_ms, 0, "it is a span")?;
         least("compact_after", self.compact_after_ms, 0, "it is a span")?;
         within_commits("file_retention", self.file_retention_ms)?;
-        within_commits("as_of_window", self.as_of_window_ms)
+        within_commits("as_of_window", self.as_of_window_ms)?;
+        self.validate_log_retention()
+    }
+
+    fn validate_log_retention(&self) -> Result<()> {
+        let Some(kept_ms) = self.log_retention_ms else { return Ok(()) };
+        let needed = [
+            (
+                "as_of_window",
+                self.as_of_window_ms,
+                "answers as of its points are a snapshot and the log rows after it",
+            ),
+            ("file_retention", self.file_retention_ms, "the longest read may need its rows"),
+            ("compact_after", self.compact_after_ms, "a day would go before it is merged"),
+        ];
+        match needed.into_iter().find(|(_, span, _)| kept_ms < *span) {
+            Some((name, span, why)) => Err(Error::invalid(format!(
+                "log_retention ({}) is shorter than {name} ({}): {why}",
+                duration_text(kept_ms),
+                duration_text(span)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// How long the files of a snapshot stay after it has been replaced: as long as either reason asks for.
@@ -129,14 +168,11 @@ impl MaintenanceSettings {
     pub fn from_metadata(metadata: &TableMetadata) -> Result<Self> {
         let mut settings = Self::default();
         for ((_, property), field) in NAMES.iter().zip(settings.fields()) {
-            if let Some(text) = metadata.properties.get(*property) {
-                *field = parse_interval(text).ok_or_else(|| {
-                    Error::corrupt(format!(
-                        "the property {property} is {text:?}, not an interval like \"interval 30 days\""
-                    ))
-                })?;
+            if let Some(span) = interval(metadata, property)? {
+                *field = span;
             }
         }
+        settings.log_retention_ms = interval(metadata, LOG_RETENTION.1)?;
         Ok(settings)
     }
 
@@ -146,14 +182,29 @@ impl MaintenanceSettings {
         for (((_, property), value), default) in
             NAMES.iter().zip(self.fields()).zip(defaults.fields())
         {
-            if value == default {
-                metadata.properties.remove(*property);
-            } else {
-                let text = format!("interval {value} milliseconds");
-                metadata.properties.insert((*property).to_owned(), text);
-            }
+            put_interval(metadata, property, (value != default).then_some(*value));
         }
+        put_interval(metadata, LOG_RETENTION.1, self.log_retention_ms);
     }
+}
+
+/// The span that a property holds, if it is there.
+fn interval(metadata: &TableMetadata, property: &str) -> Result<Option<i64>> {
+    let Some(text) = metadata.properties.get(property) else { return Ok(None) };
+    parse_interval(text).map(Some).ok_or_else(|| {
+        Error::corrupt(format!(
+            "the property {property} is {text:?}, not an interval like \"interval 30 days\""
+        ))
+    })
+}
+
+fn put_interval(metadata: &mut TableMetadata, property: &str, span_ms: Option<i64>) {
+    match span_ms {
+        None => metadata.properties.remove(property),
+        Some(span_ms) => metadata
+            .properties
+            .insert(property.to_owned(), format!("interval {span_ms} milliseconds")),
+    };
 }
 
 /// Milliseconds of a unit by its name in Delta's intervals or its short name.
@@ -228,11 +279,17 @@ mod tests {
         let settings = MaintenanceSettings::default()
             .with("commit_retention", "90d")
             .and_then(|settings| settings.with("compact_after", "36h"))
+            .and_then(|settings| settings.with("log_retention", "52w"))
             .unwrap();
         settings.write_to(&mut table);
         assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), settings);
         assert_eq!(settings.named()["commit_retention"], "90d");
         assert_eq!(settings.named()["compact_after"], "36h");
+        assert_eq!(settings.named()["log_retention"], "364d");
+        let endless = settings.with("log_retention", "forever").unwrap();
+        assert_eq!(endless.named()["log_retention"], "forever");
+        endless.write_to(&mut table);
+        assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), endless);
         MaintenanceSettings::default().write_to(&mut table);
         assert_eq!(table, metadata(), "defaults are not written, and nothing else is touched");
     }
@@ -260,6 +317,7 @@ mod tests {
             ("file_retention", "1m", "a read or a write"),
             ("orphan_grace", "0s", "a read or a write"),
             ("as_of_window", "5w", "as_of_window (35d)"),
+            ("log_retention", "6d", "log_retention (6d) is shorter than as_of_window (7d)"),
         ];
         for (name, value, rule) in broken {
             let settings = MaintenanceSettings::default().with(name, value).unwrap();
@@ -270,6 +328,7 @@ mod tests {
         assert!(MaintenanceSettings::default().with("retention_of_commits", "1d").is_err());
         for wrong in ["", "7", "d", "-1d", "1.5d", "9999999999999999999d", "7 fortnights"] {
             assert!(MaintenanceSettings::default().with("file_retention", wrong).is_err());
+            assert!(MaintenanceSettings::default().with("log_retention", wrong).is_err());
         }
     }
 }

@@ -61,14 +61,15 @@ pub use inputs::{
 };
 pub use layout::LayoutSettings;
 pub use maintain::{
-    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, Footprint, MaintainOptions, MaintainReport,
-    MaintainStep, StepOutcome, StepReport, compact, maintain,
+    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport, Footprint, MaintainOptions,
+    MaintainReport, MaintainStep, StepOutcome, StepReport, compact, expire, maintain,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,
 };
 pub use snapshot::{
-    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key, snapshot_path, supersede,
+    BASE, BaseBounds, Horizon, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key,
+    snapshot_path, supersede,
 };
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Action, Attempt, DataFile, Error, ErrorKind, FileAdd, FileRemove, FooterCache, Log, Outcome,
-    ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
+    Action, Attempt, DataFile, Error, ErrorKind, Expired, FileAdd, FileRemove, FooterCache, Log,
+    Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use rand::Rng;
@@ -13,13 +13,15 @@ use serde::Serialize;
 
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
-use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, fold, merge};
-use crate::inputs::{check_not_ahead, file_input, file_stream, log_files, whole_value};
+use crate::fold::{BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, merge};
+use crate::inputs::{
+    check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value,
+};
 use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
     BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema,
-    table_schema,
+    snapshot_path, table_schema,
 };
 
 /// A state with no more rows than this is kept as base only.
@@ -38,7 +40,7 @@ const MAX_RACES: u32 = 5;
 pub struct MaterializeOptions {
     /// Memory, batches, spilling.
     pub fold: FoldSettings,
-    /// Fold the whole log anew instead of the tail.
+    /// Fold the whole log anew instead of the tail; what of it has expired is taken from the oldest snapshot that holds it.
     pub rebuild: bool,
     /// When there are runs, and how large files are.
     pub layout: LayoutSettings,
@@ -58,7 +60,7 @@ pub enum Change {
     Run,
     /// The changes were merged into the base.
     Merged,
-    /// The base was made anew from the whole log.
+    /// The base was made anew from the whole log, or from the oldest snapshot that holds what has expired and the log since.
     Rebuilt,
 }
 
@@ -97,6 +99,8 @@ struct Work {
     now_ms: i64,
     log: Log,
     before: SnapshotState,
+    /// What the tail is folded onto: the snapshot itself, or where it is made anew an older one that has all expired rows.
+    base: SnapshotState,
     table: Arc<Table>,
     expected_version: i64,
     spec: ReadSpec,
@@ -168,7 +172,8 @@ async fn attempt(
     if rebuild && !options.rebuild {
         tracing::warn!(state = log.name(), "another engine rewrote the snapshot: it is made anew");
     }
-    let from = if rebuild { 0 } else { before.log_commit() };
+    let base = base_of_fold(snapshot, &before, &log_state, rebuild).await?;
+    let from = base.log_commit();
     let to = log_state.version;
     let filter =
         RowFilter { after_commit: Some(from), up_to_commit: Some(to), ..RowFilter::default() };
@@ -197,6 +202,7 @@ async fn attempt(
         now_ms: log.clock().now_ms(),
         log: log.clone(),
         before,
+        base,
         table,
         tail,
         from,
@@ -232,12 +238,42 @@ fn tail_rows(work: &Work) -> u64 {
     work.tail.iter().map(|file| rows_of(file)).sum()
 }
 
+/// The snapshot that the fold goes on from: the one that there is; where it is made anew none at all, or once days of the log have
+/// expired the oldest one that has their rows.
+async fn base_of_fold(
+    snapshot: &Snapshot,
+    before: &SnapshotState,
+    log: &TableState,
+    rebuild: bool,
+) -> Result<SnapshotState> {
+    let expired = Expired::commit_of(log);
+    match (rebuild, expired) {
+        (false, _) if before.log_commit() >= expired => Ok(before.clone()),
+        (true, 0) => Ok(SnapshotState::none()),
+        (true, _) => {
+            let oldest = snapshot.oldest_base(before, expired).await?;
+            oldest.ok_or_else(|| lost_rows(snapshot, expired))
+        }
+        (false, _) => Err(lost_rows(snapshot, expired)),
+    }
+}
+
+/// Rows that are neither in the log nor in a snapshot.
+pub(crate) fn lost_rows(snapshot: &Snapshot, expired: i64) -> Error {
+    let name = snapshot.log().name();
+    Error::corrupt(format!(
+        "rows of commits up to {expired} have expired from the log of {name}, and no snapshot in {} that holds what they came to can be read: put that folder back from a backup; nothing was changed",
+        snapshot_path(name)
+    ))
+}
+
+fn tail_inputs(log: &Log, work: &Work, options: &MaterializeOptions) -> Vec<FoldInput> {
+    let input = |file| file_input(log.table(), file, &work.spec, &options.footers);
+    work.tail.iter().map(input).collect()
+}
+
 async fn fold_tail(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<BatchStream> {
-    let inputs = work
-        .tail
-        .iter()
-        .map(|file| file_input(log.table(), file, &work.spec, &options.footers))
-        .collect();
+    let inputs = tail_inputs(log, work, options);
     fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await
 }
 
@@ -253,7 +289,9 @@ fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
 }
 
 async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
-    let winners = fold_tail(log, work, options).await?;
+    let mut inputs = tail_inputs(log, work, options);
+    inputs.extend(snapshot_inputs(&work.base, &work.spec_of_all(), &options.footers));
+    let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
     let added = writer(log, work, BASE).write(chunks(winners, options.layout.file_rows)).await?;
     Ok(Plan {
         change: Change::Rebuilt,

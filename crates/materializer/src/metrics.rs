@@ -14,3 +14,5 @@ pub const RACES_LOST: &str = "alluvium_materializer_races_lost_total";
 pub const CONFLICTING_TIES: &str = "alluvium_conflicting_ties_total";
 /// Bytes written by compactions of logs: what they cost for each byte appended.
 pub const COMPACTED_BYTES: &str = "alluvium_compacted_bytes_total";
+/// Rows that left logs by expiry.
+pub const ROWS_EXPIRED: &str = "alluvium_rows_expired_total";

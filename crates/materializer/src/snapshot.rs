@@ -1,17 +1,19 @@
 //! The snapshot of a state: a Delta table that holds the fold of the log up to a commit, as base and runs.
 
+mod bases;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, LEAST_FILE_RETENTION_MS, Log, OrderBy,
-    Protocol, Result, StateDefinition, Storage, TIER, Table, TableMetadata, TableState,
-    VACUUM_APP_ID, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, OrderBy, Protocol, Result,
+    StateDefinition, Storage, TIER, Table, TableMetadata, TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
 
 use crate::hash::RowsHash;
+pub use bases::{BaseBounds, Horizon};
 
 /// The application id under which a snapshot commit records the log commit that it folds.
 pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";
@@ -87,6 +89,11 @@ impl SnapshotState {
     /// The log commit up to which the snapshot is the fold; 0, the empty log, without one.
     pub fn log_commit(&self) -> i64 {
         self.state.as_ref().and_then(|state| state.transaction(MATERIALIZER_APP_ID)).unwrap_or(0)
+    }
+
+    /// When it was made, in milliseconds since 1970; `None` where no commit tells.
+    pub fn made_ms(&self) -> Option<i64> {
+        self.state.as_ref().map(|state| state.timestamp_ms).filter(|made| *made > 0)
     }
 
     /// All files.
@@ -280,7 +287,16 @@ impl Snapshot {
         let path = snapshot_path(inner.log.name());
         let (protocol, metadata) = new_table(&inner.log, definition);
         let clock = inner.log.clock().clone();
-        match Table::create(&inner.storage, &path, clock, protocol, metadata).await? {
+        match Table::create(
+            &inner.storage,
+            &path,
+            clock,
+            protocol,
+            metadata,
+            &[MATERIALIZER_APP_ID],
+        )
+        .await?
+        {
             Some(table) => {
                 let table = Arc::new(table);
                 *inner.table.write() = Some(table.clone());
@@ -293,54 +309,6 @@ impl Snapshot {
                 })
             }
         }
-    }
-
-    /// For how long a version of the snapshot is sure to keep its files after the next one has come, the longest read taken off.
-    fn kept_ms(&self) -> Result<i64> {
-        let settings = self.inner.log.maintenance_settings()?;
-        Ok(settings.snapshot_retention_ms() - LEAST_FILE_RETENTION_MS / 2)
-    }
-
-    /// The newest snapshot that holds nothing beyond a point, or none.
-    ///
-    /// Each given bound counts. The current snapshot is looked at first; earlier ones are read from the table's
-    /// history, as far as it reaches back.
-    pub async fn within(
-        &self,
-        current: &SnapshotState,
-        commit: Option<i64>,
-        version: Option<i64>,
-        event_time: Option<i64>,
-    ) -> Result<SnapshotState> {
-        if current.lies_within(commit, version, event_time) {
-            return Ok(current.clone());
-        }
-        let Some((table, state)) = current.table() else { return Ok(SnapshotState::none()) };
-        let mut history = self.inner.history.lock().await;
-        if history.last().is_none_or(|last| last.version() < state.version) {
-            let states = table.states().await?;
-            *history = states
-                .into_iter()
-                .map(|state| SnapshotState { table: Some(table.clone()), state: Some(state) })
-                .collect();
-        }
-        // Once a vacuum has run, the next one may come at any moment: what it may take then is not begun with.
-        let kept_after = match state.transaction(VACUUM_APP_ID) {
-            None => i64::MIN,
-            Some(_) => self.inner.log.clock().now_ms().saturating_sub(self.kept_ms()?),
-        };
-        let whole_from = state.transaction(VACUUM_APP_ID).unwrap_or(0);
-        let mut replaced_ms = i64::MAX;
-        for known in history.iter().rev().filter(|known| known.version() <= state.version) {
-            if known.version() < whole_from || replaced_ms <= kept_after {
-                break;
-            }
-            if known.lies_within(commit, version, event_time) {
-                return Ok(known.clone());
-            }
-            replaced_ms = known.state.as_ref().map_or(i64::MAX, |state| state.timestamp_ms);
-        }
-        Ok(SnapshotState::none())
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, FOLD_COLUMNS, FooterCache, OrderBy, ReadSpec, Result, RowFilter, STATE_KEY, TableState,
+    DELETE, Expired, FOLD_COLUMNS, FooterCache, OrderBy, ReadSpec, Result, RowFilter, STATE_KEY,
+    TableState,
 };
 use arrow::array::{Array, AsArray, RecordBatch};
 use futures::TryStreamExt;
@@ -16,6 +17,7 @@ use crate::hash::{RowsHash, hash_rows};
 use crate::inputs::{
     check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value,
 };
+use crate::materialize::lost_rows;
 use crate::snapshot::{Snapshot, SnapshotState, file_hash};
 
 /// How to verify.
@@ -45,6 +47,9 @@ pub struct VerifyReport {
     pub log_commit: i64,
     /// The snapshot table's Delta version.
     pub snapshot_version: i64,
+    /// The log was folded from this commit on, onto the oldest snapshot that holds what has expired of it; 0 where all of it is
+    /// there.
+    pub from_commit: i64,
     /// Keys compared, tombstones included.
     pub keys: u64,
     /// Keys with a value.
@@ -66,7 +71,8 @@ impl VerifyReport {
     }
 }
 
-/// Recomputes the fold of the log up to the snapshot's commit, and compares it with the snapshot row by row; then
+/// Recomputes the fold of the log up to the snapshot's commit, onto an older snapshot where days of the log have expired, and
+/// compares it with the snapshot row by row; then
 /// compares every file of the snapshot with the hash noted when it was written.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name()), err(level = "debug"))]
 pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<VerifyReport> {
@@ -77,10 +83,19 @@ pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<Veri
     let log_state = log.refresh().await?;
     check_not_ahead(&state, &log_state)?;
     let context = |error: alluvium_log::Error| error.context(format!("verifying {}", log.name()));
-    let mut pair = open_both(snapshot, &log_state, &state, options).await.map_err(context)?;
+    let base = match Expired::commit_of(&log_state) {
+        0 => SnapshotState::none(),
+        expired => {
+            let oldest = snapshot.oldest_base(&state, expired).await.map_err(context)?;
+            oldest.ok_or_else(|| context(lost_rows(snapshot, expired)))?
+        }
+    };
+    let mut pair =
+        open_both(snapshot, &log_state, (&base, &state), options).await.map_err(context)?;
     let mut report = VerifyReport {
         log_commit: state.log_commit(),
         snapshot_version: state.version(),
+        from_commit: base.log_commit(),
         keys: 0,
         live_keys: 0,
         hash: String::new(),
@@ -108,25 +123,26 @@ struct Pair {
 async fn open_both(
     snapshot: &Snapshot,
     log_state: &TableState,
-    state: &SnapshotState,
+    (base, state): (&SnapshotState, &SnapshotState),
     options: &VerifyOptions,
 ) -> Result<Pair> {
     let log = snapshot.log();
     let definition = log.definition();
     let payload = whole_value(&definition);
     let filter = RowFilter {
-        after_commit: Some(0),
+        after_commit: Some(base.log_commit()),
         up_to_commit: Some(state.log_commit()),
         ..RowFilter::default()
     };
     let spec = ReadSpec { payload, filter };
-    let inputs = log_files(log_state, &spec.filter)
+    let mut inputs: Vec<_> = log_files(log_state, &spec.filter)
         .iter()
         .map(|file| file_input(log.table(), file, &spec, &options.footers))
         .collect();
+    let spec = ReadSpec { filter: RowFilter::default(), ..spec };
+    inputs.extend(snapshot_inputs(base, &spec, &options.footers));
     let order_by = definition.order_by;
     let from_log = fold(order_by, spec.schema(), inputs, &options.fold).await?;
-    let spec = ReadSpec { filter: RowFilter::default(), ..spec };
     let inputs = snapshot_inputs(state, &spec, &options.footers);
     let from_snapshot = fold(order_by, spec.schema(), inputs, &options.fold).await?;
     Ok(Pair { log: Side::new(from_log), snapshot: Side::new(from_snapshot), order_by })

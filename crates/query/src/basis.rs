@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{Error, ErrorKind, Result, StateDefinition, TableState};
+use alluvium_log::{Error, ErrorKind, Expired, Result, StateDefinition, TableState};
 use alluvium_materializer::SnapshotState;
 
 use crate::point::Point;
@@ -39,6 +39,16 @@ impl Basis {
     /// The snapshot's files.
     pub fn snapshot(&self) -> &SnapshotState {
         &self.snapshot
+    }
+
+    /// The commit up to which rows have expired from the log; 0 while every row is there.
+    pub fn expired_commit(&self) -> i64 {
+        Expired::commit_of(&self.log)
+    }
+
+    /// Whether rows of commits after this one have expired.
+    pub(crate) fn lacks_changes_after(&self, commit: i64) -> bool {
+        self.expired_commit() > commit.max(0)
     }
 
     /// Refuses points that this basis can't answer.

@@ -83,6 +83,10 @@ impl Reader {
         basis.check(to)?;
         let commit = |point: Point| point.commit.unwrap_or(basis.commit());
         let (first, last) = (commit(from).min(commit(to)), commit(from).max(commit(to)));
+        if basis.lacks_changes_after(first) {
+            // Which keys were changed is not told any more; the states may be there all the same.
+            return Ok(None);
+        }
         let filter = RowFilter {
             after_commit: Some(first),
             up_to_commit: Some(last),

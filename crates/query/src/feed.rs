@@ -60,7 +60,7 @@ impl Reader {
     }
 
     /// The rows of the log commits after `after` up to the basis, in the order of commits, each with this payload; `None` when they
-    /// are more than `limit_rows`.
+    /// are more than `limit_rows`, or some of them have expired.
     pub async fn changed_rows(
         &self,
         basis: &Basis,
@@ -68,6 +68,9 @@ impl Reader {
         limit_rows: u64,
         payload: Vec<FieldRef>,
     ) -> Result<Option<Vec<RecordBatch>>> {
+        if basis.lacks_changes_after(after) {
+            return Ok(None);
+        }
         let filter = RowFilter {
             after_commit: Some(after),
             up_to_commit: Some(basis.commit()),

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_ID, COMMIT, DataFile, EVENT_TIME, Error, KeyFilter, OP_TYPE, OrderBy, ReadSpec, Result,
-    RowFilter, STATE_KEY, StateDefinition, VERSION, event_time_type, read_file, value_field,
+    APPEND_ID, COMMIT, DataFile, EVENT_TIME, Error, Expired, KeyFilter, OP_TYPE, OrderBy, Rank,
+    ReadSpec, Result, RowFilter, STATE_KEY, StateDefinition, VERSION, event_time_type, read_file,
+    value_field,
 };
 use alluvium_materializer::{BatchStream, log_files, rank};
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, UInt32Array,
 };
-use arrow::compute::{concat_batches, take_record_batch};
+use arrow::compute::kernels::cmp::gt;
+use arrow::compute::{concat_batches, filter_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
@@ -56,25 +58,65 @@ enum Arrangement {
 
 impl Reader {
     /// Every log row of the wanted keys that counts at a point: by key, then in the order of commits.
+    ///
+    /// # Errors
+    /// Rows have expired from the log: then only the changes after some commit can be told, see [`Reader::history_rows_after`].
     pub async fn history_rows(
         &self,
         basis: &Basis,
         keys: KeyFilter,
         point: Point,
     ) -> Result<BatchStream> {
+        self.history_rows_after(basis, keys, point, 0).await
+    }
+
+    /// The same of the commits after `after` only.
+    ///
+    /// Once rows have expired, `is_late` is null where that depends on what is gone.
+    ///
+    /// # Errors
+    /// Rows of commits after `after` have expired ([`crate::HistoryExpired`]): the error names the commit after which all are there.
+    pub async fn history_rows_after(
+        &self,
+        basis: &Basis,
+        keys: KeyFilter,
+        point: Point,
+        after: i64,
+    ) -> Result<BatchStream> {
         basis.check(point)?;
+        let question = || format!("the history after commit {after} at {point}");
+        self.check_changes(basis, after, question).await?;
+        // What is older decides which rows came late.
         let filter = RowFilter { keys, ..point.filter(basis.commit()) };
         let files = log_files(&basis.log, &filter);
         let windows = key_windows(&files, &filter);
-        Ok(self.windows(basis, windows, Arrangement::ByKey))
+        let rows = self.windows(basis, windows, Arrangement::ByKey);
+        if after <= 0 {
+            return Ok(rows);
+        }
+        let shown = rows.map(move |batch| {
+            let batch = batch?;
+            let commits = batch
+                .column_by_name(COMMIT)
+                .ok_or_else(|| Error::internal("a history lacks the commits of its rows"))?;
+            let later = gt(commits, &Int64Array::new_scalar(after))?;
+            Ok(filter_record_batch(&batch, &later)?)
+        });
+        let with_rows = |batch: &RecordBatch| std::future::ready(batch.num_rows() > 0);
+        Ok(shown.try_filter(with_rows).boxed())
     }
 
     /// The log rows of the commits after `from_commit`, in the order of commits: a feed that can be followed by
     /// asking again after the last commit seen.
+    ///
+    /// # Errors
+    /// Some of them have expired ([`crate::HistoryExpired`]): the error names the commit after which all are there.
     pub async fn changes_rows(&self, basis: &Basis, from_commit: i64) -> Result<BatchStream> {
         if from_commit > basis.commit() {
             basis.check(Point::at_commit(from_commit))?;
         }
+        let question = || format!("the changes after commit {from_commit}");
+        self.check_changes(basis, from_commit, question).await?;
         let filter = RowFilter {
             after_commit: Some(from_commit),
             up_to_commit: Some(basis.commit()),
@@ -133,7 +175,9 @@ impl Reader {
         }
         let rows = arrange(&rows, arrangement, definition.order_by)?;
         let late = match arrangement {
-            Arrangement::ByKey => Some(late_rows(&rows, definition.order_by)?),
+            Arrangement::ByKey => {
+                Some(late_rows(&rows, definition.order_by, Expired::of(&basis.log))?)
+            }
             Arrangement::ByCommit => None,
         };
         with_provenance(&rows, definition, late).map(Some)
@@ -241,11 +285,20 @@ fn arrange(rows: &RecordBatch, arrangement: Arrangement, order_by: OrderBy) -> R
     Ok(take_record_batch(rows, &order)?)
 }
 
-/// Which rows, by key and in the order of commits, came after a row that outranks them.
-fn late_rows(rows: &RecordBatch, order_by: OrderBy) -> Result<BooleanArray> {
+/// Which rows, by key and in the order of commits, came after a row that outranks them; null where an expired one may have been
+/// that row.
+fn late_rows(
+    rows: &RecordBatch,
+    order_by: OrderBy,
+    expired: Option<Expired>,
+) -> Result<BooleanArray> {
+    let order = |rank: &Rank| match order_by {
+        OrderBy::EventTime => rank.event_time,
+        OrderBy::Version => rank.version,
+    };
     let keys = crate::reader::key_column(rows)?;
     let mut late = Vec::with_capacity(rows.num_rows());
-    let mut best: Option<alluvium_log::Rank> = None;
+    let mut best: Option<Rank> = None;
     for row in 0..rows.num_rows() {
         if row > 0 && keys.value(row) != keys.value(row - 1) {
             best = None;
@@ -256,7 +309,8 @@ fn late_rows(rows: &RecordBatch, order_by: OrderBy) -> Result<BooleanArray> {
         if best.is_none_or(|best| rank.compare(&best, order_by).is_gt()) {
             best = Some(rank);
         }
-        late.push(outranked);
+        let is_known = outranked || expired.is_none_or(|expired| order(&rank) > expired.order);
+        late.push(is_known.then_some(outranked));
     }
     Ok(BooleanArray::from(late))
 }

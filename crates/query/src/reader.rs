@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, DataFile, Error, ErrorKind, FooterCache, KeyFilter, Log, OrderBy, ReadSpec, Result,
-    RowFilter, Table, fold_schema, read_file,
+    DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log, OrderBy, ReadSpec,
+    Result, RowFilter, Table, fold_schema, read_file,
 };
-use alluvium_materializer::{Snapshot, SnapshotState, least_key, log_files, rank, whole_value};
+use alluvium_materializer::{
+    BaseBounds, Snapshot, SnapshotState, least_key, log_files, rank, whole_value,
+};
 use arrow::array::{AsArray, RecordBatch};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::{Mutex as SyncMutex, RwLock};
@@ -149,7 +151,7 @@ impl Reader {
             )
         };
         // The snapshot first: the log is then at least as new as what the snapshot folds.
-        let snapshot = self.usable(match snapshot_due {
+        let mut snapshot = self.usable(match snapshot_due {
             true => inner.snapshot.refresh().await?,
             false => inner.snapshot.state(),
         });
@@ -178,6 +180,10 @@ impl Reader {
                 log.version
             )));
         }
+        snapshot = self.holding_expired(snapshot, &log).await?;
+        if snapshot.log_commit() > log.version {
+            log = inner.log.refresh().await?;
+        }
         Ok(Basis { definition: inner.log.definition_at(&log)?, log, snapshot })
     }
 
@@ -191,7 +197,8 @@ impl Reader {
             return Ok(None);
         }
         let (snapshot, log) = (self.usable(inner.snapshot.state()), inner.log.state());
-        if snapshot.log_commit() > log.version {
+        let is_whole = snapshot.log_commit() >= Expired::commit_of(&log);
+        if snapshot.log_commit() > log.version || !is_whole {
             return Ok(None);
         }
         Ok(Some(Basis { definition: inner.log.definition_at(&log)?, log, snapshot }))
@@ -306,12 +313,18 @@ impl Reader {
         if point.is_latest() {
             return Ok(basis.snapshot.clone());
         }
-        let within = self
-            .inner
-            .snapshot
-            .within(&basis.snapshot, point.commit, point.version, point.event_time)
-            .await?;
-        Ok(if within.is_ours() { within } else { SnapshotState::none() })
+        let bounds = BaseBounds {
+            commit: point.commit,
+            version: point.version,
+            event_time: point.event_time,
+            expired: basis.expired_commit(),
+        };
+        let within = self.inner.snapshot.within(&basis.snapshot, &bounds).await?;
+        // Without a base the log answers alone, and has to have every row.
+        if within.table().is_none() && bounds.expired > 0 {
+            return Err(self.expired(basis, format!("the state at {point}")).await);
+        }
+        Ok(within)
     }
 
     /// The snapshot, or none if another engine has rewritten files of it: the log has all that is to be told.

@@ -14,9 +14,10 @@ Examples:
   alluvium maintain --every 10m --report /var/lib/alluvium/report.json
 
 Steps, in this order: materialize folds the log into the snapshot; compact merges the log's files of
-days that are over; checkpoint makes opening fast; cleanup removes commits that no kept version
-needs; vacuum removes files that no kept version has. Answers are the same before and after. It may
-be killed at any moment and run again. How long what is kept: alluvium set.")]
+days that are over; expire drops days past log_retention, if that is set; checkpoint makes opening
+fast; cleanup removes commits that no kept version needs; vacuum removes files that no kept version
+has. Answers are the same before and after, but for points before what has expired, which are refused.
+It may be killed at any moment and run again. How long what is kept: alluvium set.")]
 pub(crate) struct MaintainArgs {
     /// The states; all of them when none is given
     #[arg(value_name = "STATE")]

@@ -123,6 +123,9 @@ pub(crate) struct HistoryArgs {
     /// The last so many changes only
     #[arg(long, value_name = "N")]
     pub(crate) last: Option<u64>,
+    /// Changes of the commits after this one only: where older ones have expired
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) from_commit: i64,
     #[command(flatten)]
     pub(crate) point: PointArgs,
 }

@@ -55,7 +55,8 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
     let reader = state.reader();
     let basis = reader.basis().await?;
     let point = args.point.point();
-    let mut changes = reader.history_rows(&basis, KeyFilter::keys([key.clone()]), point).await?;
+    let keys = KeyFilter::keys([key.clone()]);
+    let mut changes = reader.history_rows_after(&basis, keys, point, args.from_commit).await?;
     let mut kept: VecDeque<RecordBatch> = VecDeque::new();
     let mut count = 0;
     while let Some(batch) = changes.try_next().await? {
@@ -64,7 +65,10 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
         drop_first(&mut kept, &mut count, args.last);
     }
     if kept.is_empty() {
-        let when = if point.is_latest() { String::new() } else { format!(" as of {point}") };
+        let mut when = if point.is_latest() { String::new() } else { format!(" as of {point}") };
+        if args.from_commit > 0 {
+            when.push_str(&format!(" after commit {}", args.from_commit));
+        }
         session
             .complain(&format!("the state {} has no change of the key {key:?}{when}", args.state));
         return Ok(ExitCodes::NOT_FOUND);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use alluvium::{Durability, Error, MaintainReport, MaintainStep, StepOutcome, Store};
+use alluvium::{Durability, Error, ExpireReport, MaintainReport, MaintainStep, StepOutcome, Store};
 
 use super::{Outcome, Session, reports};
 use crate::args::{MaintainArgs, OutputFormat, SetArgs};
@@ -133,8 +133,30 @@ fn tell(done: &MaintainReport) -> String {
         let span = (snapshot.oldest_version, snapshot.version);
         text.push_str(&format!(", {} to {} of the snapshot", span.0, span.1));
     }
-    text.push_str("; every commit, version and event time\n");
+    text.push_str(&match &done.horizon {
+        None => "; every commit, version and event time\n".to_owned(),
+        Some(horizon) => format!("; as of {}\n", super::retention::tell_horizon(horizon)),
+    });
     text
+}
+
+fn tell_expired(done: &ExpireReport) -> String {
+    let kept = match done.days_kept {
+        0 => String::new(),
+        days => format!("; {} past the retention stay for now", counted(days, "day")),
+    };
+    match done.days.as_slice() {
+        [] => format!("nothing to drop{kept}: {}", done.reason),
+        [first, .., last] => format!(
+            "{} of {}, {first} to {last} ({}){kept}",
+            counted(done.rows, "row"),
+            counted(done.days.len() as u64, "day"),
+            bytes(done.bytes)
+        ),
+        [day] => {
+            format!("{} of {day} ({}){kept}", counted(done.rows, "row"), bytes(done.bytes))
+        }
+    }
 }
 
 fn tell_step(outcome: &StepOutcome) -> String {
@@ -170,6 +192,7 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 ),
             }
         }
+        StepOutcome::Expired(done) => tell_expired(done),
         StepOutcome::Checkpointed { log_version, snapshot_version } => {
             let told = |version: &Option<i64>| {
                 version

@@ -8,6 +8,7 @@ mod history;
 mod live;
 mod maintain;
 mod reports;
+mod retention;
 mod session;
 mod sql;
 mod upkeep;

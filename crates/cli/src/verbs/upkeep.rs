@@ -163,11 +163,16 @@ fn tell_verified(state: &str, found: &VerifyReport) -> String {
     if found.snapshot_version < 0 {
         return format!("{state}: nothing to verify: it has no snapshot yet");
     }
+    let from = match found.from_commit {
+        0 => "0".to_owned(),
+        base => format!("{} onto the oldest snapshot, of commit {base},", base + 1),
+    };
     let verdict = if found.is_sound() { "sound" } else { "NOT SOUND" };
     format!(
-        "{state}: {verdict}: {} ({} live) compared with the fold of commits 0 to {}, hash {}, {took}",
+        "{state}: {verdict}: {} ({} live) compared with the fold of commits {} to {}, hash {}, {took}",
         counted(found.keys, "key"),
         thousands(found.live_keys),
+        from,
         found.log_commit,
         found.hash
     )

@@ -113,15 +113,16 @@ impl Table {
         }
     }
 
-    /// Creates the table; `None` when its first commit exists already.
+    /// Creates the table; `None` when its first commit exists already. Its states know the progress of `app_ids`.
     pub async fn create(
         storage: &Storage,
         path: &str,
         clock: Arc<dyn Clock>,
         protocol: Protocol,
         metadata: TableMetadata,
+        app_ids: &[&str],
     ) -> Result<Option<Self>> {
-        let table = Self::new(storage, path, clock, &[]);
+        let table = Self::new(storage, path, clock, app_ids);
         let actions = [Action::Protocol(protocol), Action::Metadata(metadata)];
         let first = |state: &TableState, _| match state.version {
             -1 => Ok(Attempt::Write(actions.to_vec())),

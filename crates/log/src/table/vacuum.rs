@@ -111,6 +111,16 @@ impl Table {
         Ok(report)
     }
 
+    /// The first of a state's files that does not lie in the store, if any: what relies on the state asks before it gives up anything
+    /// else.
+    pub async fn missing_file(&self, state: &TableState) -> Result<Option<String>> {
+        let files = self.data_files().await?;
+        let there: HashSet<&str> = files.iter().map(|meta| meta.location.as_ref()).collect();
+        let is_there = |path: &str| names_of(path).any(|name| there.contains(name.as_str()));
+        let missing = state.files().find(|file| !is_there(&file.add.path));
+        Ok(missing.map(|file| file.add.path.clone()))
+    }
+
     /// The Parquet files of the table's folder, but for those of the log and of other engines' own folders.
     async fn data_files(&self) -> Result<Vec<ObjectMeta>> {
         let is_data = |meta: &ObjectMeta| {

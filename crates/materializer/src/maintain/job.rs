@@ -5,14 +5,15 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use alluvium_log::{
-    CleanUpReport, Error, MaintenanceSettings, Result, Table, VacuumOptions, VacuumReport,
+    CleanUpReport, Error, Expired, MaintenanceSettings, Result, Table, VacuumOptions, VacuumReport,
 };
 use serde::{Deserialize, Serialize};
 
 use super::compact::{CompactOptions, CompactReport, compact};
+use super::expire::{ExpireReport, expire};
 use crate::inputs::log_files;
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Horizon, Snapshot};
 
 /// A checkpoint is worth writing, beside those that are due anyway, when so many commits have come since the last one.
 const CHECKPOINT_MIN_COMMITS: i64 = 10;
@@ -25,6 +26,8 @@ pub enum MaintainStep {
     Materialize,
     /// Merge the log's files by days.
     Compact,
+    /// Drop the days of the log that are past their retention, where snapshots hold what their rows came to.
+    Expire,
     /// Write checkpoints of both tables.
     Checkpoint,
     /// Remove the commits that no kept version needs.
@@ -35,14 +38,21 @@ pub enum MaintainStep {
 
 impl MaintainStep {
     /// All steps, in order.
-    pub const ALL: [Self; 5] =
-        [Self::Materialize, Self::Compact, Self::Checkpoint, Self::Cleanup, Self::Vacuum];
+    pub const ALL: [Self; 6] = [
+        Self::Materialize,
+        Self::Compact,
+        Self::Expire,
+        Self::Checkpoint,
+        Self::Cleanup,
+        Self::Vacuum,
+    ];
 
     /// The step's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Materialize => "materialize",
             Self::Compact => "compact",
+            Self::Expire => "expire",
             Self::Checkpoint => "checkpoint",
             Self::Cleanup => "cleanup",
             Self::Vacuum => "vacuum",
@@ -93,6 +103,8 @@ pub enum StepOutcome {
     },
     /// Files of the log were merged.
     Compacted(CompactReport),
+    /// Days left the log.
+    Expired(ExpireReport),
     /// Checkpoints were written, of these versions.
     Checkpointed {
         /// Of the log; none when it wasn't worth it.
@@ -155,6 +167,10 @@ pub struct MaintainReport {
     pub snapshot_before: Option<Footprint>,
     /// The snapshot afterwards, if there is one.
     pub snapshot_after: Option<Footprint>,
+    /// Rows of commits up to this one may have expired from the log; 0 while every row is there.
+    pub expired_commit: i64,
+    /// The earliest points that can be answered; nothing while every point can.
+    pub horizon: Option<Horizon>,
     /// The steps, in the order in which they were carried out.
     pub steps: Vec<StepReport>,
     /// How long it took.
@@ -177,6 +193,8 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         log_after: Footprint::default(),
         snapshot_before: snapshot_footprint(snapshot).await?,
         snapshot_after: None,
+        expired_commit: 0,
+        horizon: None,
         steps: Vec::new(),
         elapsed_ms: 0,
     };
@@ -189,6 +207,10 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
     }
     report.log_after = footprint(log.table()).await?;
     report.snapshot_after = snapshot_footprint(snapshot).await?;
+    report.expired_commit = Expired::commit_of(&log.state());
+    if report.expired_commit > 0 {
+        report.horizon = snapshot.horizon(&snapshot.state(), report.expired_commit).await?;
+    }
     report.elapsed_ms = millis(started);
     Ok(report)
 }
@@ -227,6 +249,7 @@ async fn run(
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
         MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
+        MaintainStep::Expire => expire(snapshot, dry_run).await.map(StepOutcome::Expired),
         MaintainStep::Checkpoint => Ok(StepOutcome::Checkpointed {
             log_version: checkpoint(log, dry_run).await?,
             snapshot_version: match table {

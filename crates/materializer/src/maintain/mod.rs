@@ -1,11 +1,13 @@
-//! Keeping a state small: compaction, and what goes with it. Every step is atomic, changes no answer, and may be killed at
-//! any instant and run again.
+//! Keeping a state small: compaction, and what goes with it. Every step is atomic, changes no answer that is promised, and may be
+//! killed at any instant and run again.
 
 mod compact;
+mod expire;
 mod job;
 mod plan;
 
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
+pub use expire::{ExpireReport, expire};
 pub use job::{
     Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome, StepReport, maintain,
 };

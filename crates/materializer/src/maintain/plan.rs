@@ -77,11 +77,15 @@ pub(crate) fn plan(state: &TableState, rules: &Rules) -> Vec<DayPlan> {
     plans.collect()
 }
 
+/// When a day of the log's partitions is over; `None` when it is no day.
+pub(super) fn end_of_day_ms(day: &str) -> Option<i64> {
+    let date = chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?;
+    Some(date.and_hms_opt(0, 0, 0)?.and_utc().timestamp_millis() + DAY_MS)
+}
+
 /// Whether a day is over; `None` when it is no day.
 fn is_over(day: &str, rules: &Rules) -> Option<bool> {
-    let date = chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?;
-    let end_ms = date.and_hms_opt(0, 0, 0)?.and_utc().timestamp_millis() + DAY_MS;
-    Some(end_ms.saturating_add(rules.compact_after_ms) <= rules.now_ms)
+    Some(end_of_day_ms(day)?.saturating_add(rules.compact_after_ms) <= rules.now_ms)
 }
 
 /// Files by the run that they are part of, smallest run first.

@@ -31,8 +31,8 @@ const IS_LATE: &str = "is_late";
 /// What a derived table shows.
 #[derive(Debug, Clone)]
 pub(super) enum Question {
-    /// Every change that counts at a point, of some keys.
-    History(KeyFilter, Point),
+    /// Every change that counts at a point, of some keys, of the commits after one.
+    History(KeyFilter, Point, i64),
     /// What differs between two points.
     Diff(Point, Point),
     /// The changes after a commit.
@@ -62,8 +62,12 @@ impl DerivedTable {
         let keys = key_filter(filters);
         let bounds = RowBounds::of(filters);
         let newest = self.basis.commit();
+        let after = |from: i64| {
+            let least = bounds.commit.least;
+            from.max(least.map_or(from, |first| first.saturating_sub(1).clamp(-1, newest)))
+        };
         match &self.question {
-            Question::History(own, point) => {
+            Question::History(own, point, from) => {
                 // Lateness is decided by earlier commits, so later ones may be left out. Greater versions and times may
                 // only be left out when nobody asks whether they made another row late.
                 let commit = bounds.commit.greatest.map(|last| last.clamp(0, newest));
@@ -73,15 +77,9 @@ impl DerivedTable {
                     point.event_time = least(point.event_time, bounds.event_time.greatest);
                 }
                 let keys = own.intersect(&keys);
-                (Question::History(keys.clone(), point), keys)
+                (Question::History(keys.clone(), point, after(*from)), keys)
             }
-            Question::Changes(from) => {
-                let after = bounds
-                    .commit
-                    .least
-                    .map_or(*from, |first| first.saturating_sub(1).clamp(-1, newest));
-                (Question::Changes((*from).max(after)), KeyFilter::All)
-            }
+            Question::Changes(from) => (Question::Changes(after(*from)), KeyFilter::All),
             Question::Diff(from, to) => (Question::Diff(*from, *to), keys),
         }
     }
@@ -89,7 +87,7 @@ impl DerivedTable {
     fn describe(&self, question: &Question, keys: &KeyFilter) -> (String, Estimate) {
         let log = self.basis.log();
         let filter = match question {
-            Question::History(keys, point) => {
+            Question::History(keys, point, _) => {
                 RowFilter { keys: keys.clone(), ..point.filter(self.basis.commit()) }
             }
             Question::Changes(from) => {
@@ -100,7 +98,9 @@ impl DerivedTable {
         let files = log_files(log, &filter);
         let pruned = log.file_count() - files.len();
         let what = match question {
-            Question::History(_, point) => format!("history of {} at {point}", self.reader.name()),
+            Question::History(_, point, _) => {
+                format!("history of {} at {point}", self.reader.name())
+            }
             Question::Changes(from) => {
                 format!("changes of {} after commit {from}", self.reader.name())
             }
@@ -172,7 +172,7 @@ impl TableProvider for DerivedTable {
         };
         let (question, keys) = self.narrowed(&schema, filters);
         let points = match question {
-            Question::History(_, point) => vec![point],
+            Question::History(_, point, _) => vec![point],
             Question::Diff(from, to) => vec![from, to],
             Question::Changes(_) => Vec::new(),
         };
@@ -217,8 +217,8 @@ impl RowSource for DerivedRows {
         async move {
             let (reader, basis) = (&self.reader, &self.basis);
             let rows = match &self.question {
-                Question::History(keys, point) => {
-                    reader.history_rows(basis, keys.clone(), *point).await?
+                Question::History(keys, point, after) => {
+                    reader.history_rows_after(basis, keys.clone(), *point, *after).await?
                 }
                 Question::Diff(from, to) => {
                     reader.diff_rows(basis, *from, *to, self.keys.clone()).await?

@@ -216,7 +216,7 @@ fn history_of(args: &[ScalarValue]) -> Result<Question> {
         }
     }
     let keys = if keys.is_empty() { KeyFilter::All } else { KeyFilter::keys(keys) };
-    Ok(Question::History(keys, point))
+    Ok(Question::History(keys, point, 0))
 }
 
 /// Two points, by position or as `from` and `to`.
