@@ -5,6 +5,7 @@ mod compaction;
 mod concurrency;
 mod embedded;
 mod ergonomics;
+mod expire;
 mod input;
 mod maintain;
 mod operator;

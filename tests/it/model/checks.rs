@@ -9,6 +9,7 @@ use futures::TryStreamExt;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
+use super::expiry::{answered, is_late_told, told};
 use super::ledger::{Difference, Row};
 use super::run::{STATE, World};
 use crate::support::rows::{Value, flags, seen, values};
@@ -21,7 +22,7 @@ pub(crate) async fn some(world: &mut World) {
     let point = world.pools.point(&mut world.rng, world.newest);
     get(world, &state, &basis, point).await;
     match world.rng.random_range(0..5) {
-        4 => sql(world, handle, point).await,
+        4 => sql(world, handle, &basis, point).await,
         0 => scan(world, &state, &basis, point).await,
         1 => history(world, &state, &basis, point).await,
         2 => diff(world, &state, &basis, point).await,
@@ -41,7 +42,7 @@ pub(crate) async fn everything(world: &mut World) {
             history(world, &state, &basis, point).await;
             diff(world, &state, &basis, point).await;
             changes(world, &state, &basis).await;
-            sql(world, handle, point).await;
+            sql(world, handle, &basis, point).await;
         }
     }
 }
@@ -70,7 +71,8 @@ async fn get(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
     let mut keys: Vec<String> = (0..6).map(|_| world.pools.key(&mut world.rng)).collect();
     keys.insert(2, "no such key".to_owned());
     let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let found = state.reader().multi_get(basis, point, &wanted).await.unwrap();
+    let found = state.reader().multi_get(basis, point, &wanted).await;
+    let Some(found) = answered(world, basis, &[point], found) else { return };
     assert_eq!(found.len(), keys.len());
     let winners = world.ledger.fold(point);
     for (key, lookup) in wanted.iter().zip(&found) {
@@ -117,8 +119,8 @@ async fn scan(world: &mut World, state: &RawState, basis: &Basis, point: Point) 
     let keys = some_keys(world);
     let partitions = *[1, 3].choose(&mut world.rng).unwrap();
     let payload = whole_value(basis.definition());
-    let streams =
-        state.reader().scan(basis, point, keys.clone(), payload, partitions).await.unwrap();
+    let streams = state.reader().scan(basis, point, keys.clone(), payload, partitions).await;
+    let Some(streams) = answered(world, basis, &[point], streams) else { return };
     assert!((1..=partitions).contains(&streams.len()));
     let mut rows = Vec::new();
     for stream in streams {
@@ -151,27 +153,31 @@ async fn scan(world: &mut World, state: &RawState, basis: &Basis, point: Point) 
 
 async fn history(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
     let keys = some_keys(world);
-    let batches: Vec<RecordBatch> = state
-        .reader()
-        .history_rows(basis, keys.clone(), point)
-        .await
-        .unwrap()
-        .try_collect()
-        .await
-        .unwrap();
-    let expected = world.ledger.history(point, |key| keys.matches(key));
+    let whole = state.reader().history_rows(basis, keys.clone(), point).await;
+    let (rows, after) = match told(basis, 0, whole) {
+        Some(rows) => (rows, 0),
+        None => {
+            let after = basis.expired_commit();
+            let rows = state.reader().history_rows_after(basis, keys.clone(), point, after).await;
+            (rows.unwrap(), after)
+        }
+    };
+    let batches: Vec<RecordBatch> = rows.try_collect().await.unwrap();
+    let mut expected = world.ledger.history(point, |key| keys.matches(key));
+    expected.retain(|(row, _)| row.commit > after);
     let read: Vec<_> = batches.iter().flat_map(provenance).collect();
     assert_eq!(read.len(), expected.len(), "rows of the history of {keys:?} at {point}");
     for ((row, late), (seen, is_late)) in expected.iter().zip(&read) {
         check_row(row, seen);
-        assert_eq!(*is_late, Some(*late), "is_late of {row:?} at {point}");
+        is_late_told(world, basis, row, *late, *is_late);
     }
 }
 
 async fn changes(world: &mut World, state: &RawState, basis: &Basis) {
     let after = world.rng.random_range(0..=world.newest);
-    let batches: Vec<RecordBatch> =
-        state.reader().changes_rows(basis, after).await.unwrap().try_collect().await.unwrap();
+    let rows = state.reader().changes_rows(basis, after).await;
+    let Some(rows) = told(basis, after, rows) else { return };
+    let batches: Vec<RecordBatch> = rows.try_collect().await.unwrap();
     let expected = world.ledger.changes(after);
     let read: Vec<_> = batches.iter().flat_map(provenance).collect();
     assert_eq!(read.len(), expected.len(), "rows of the changes after {after}");
@@ -219,14 +225,9 @@ async fn diff(world: &mut World, state: &RawState, basis: &Basis, from: Point) {
         to = Point { commit: to.commit, ..from };
     }
     let keys = some_keys(world);
-    let batches: Vec<RecordBatch> = state
-        .reader()
-        .diff_rows(basis, from, to, keys.clone())
-        .await
-        .unwrap()
-        .try_collect()
-        .await
-        .unwrap();
+    let rows = state.reader().diff_rows(basis, from, to, keys.clone()).await;
+    let Some(rows) = answered(world, basis, &[from, to], rows) else { return };
+    let batches: Vec<RecordBatch> = rows.try_collect().await.unwrap();
     let read: Vec<Difference> = batches.iter().flat_map(differences).collect();
     let mut expected = world.ledger.diff(from, to);
     expected.retain(|difference| keys.matches(&difference.key));
@@ -267,16 +268,15 @@ fn differences(batch: &RecordBatch) -> Vec<Difference> {
 }
 
 /// The same by SQL, in as many partitions as the handle has.
-async fn sql(world: &World, handle: usize, point: Point) {
+async fn sql(world: &World, handle: usize, basis: &Basis, point: Point) {
     if point.event_time.is_some_and(|time| time < alluvium_log::MIN_EVENT_TIME) {
         return; // Not to be written as text.
     }
     let query = format!(
         "SELECT state_key, version, event_time, n, text, object['a'] AS a FROM as_of('{STATE}', '{point}') ORDER BY state_key"
     );
-    let rows = stores::sql(&world.stores[handle], &query)
-        .await
-        .unwrap_or_else(|error| panic!("{query}: {error}"));
+    let rows = stores::sql(&world.stores[handle], &query).await;
+    let Some(rows) = answered(world, basis, &[point], rows) else { return };
     let named = |name: &str| rows.column_by_name(name).unwrap();
     let (keys, texts) = (named("state_key").as_string::<i32>(), named("text").as_string::<i32>());
     let number = |name: &str, row: usize| {

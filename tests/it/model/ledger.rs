@@ -69,6 +69,14 @@ impl Ledger {
             .then_with(|| a.seq.cmp(&b.seq))
     }
 
+    /// What rows are ordered by first.
+    pub(crate) fn order_of(&self, row: &Row) -> i64 {
+        match self.order_by {
+            OrderBy::EventTime => row.event_time,
+            OrderBy::Version => row.version,
+        }
+    }
+
     /// The rows that count at a point.
     pub(crate) fn at(&self, point: Point) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| {

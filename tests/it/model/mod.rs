@@ -7,6 +7,7 @@
 //! every kind of read.
 
 mod checks;
+mod expiry;
 mod finds;
 mod ledger;
 mod permute;
@@ -41,7 +42,13 @@ async fn sequences(kind: Kind, first_seed: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_ordered_by_event_time_agrees_with_the_model_whatever_is_done_to_it() {
     sequences(
-        Kind { order_by: OrderBy::EventTime, tiny: false, foreign: false, months: false },
+        Kind {
+            order_by: OrderBy::EventTime,
+            tiny: false,
+            foreign: false,
+            months: false,
+            expires: false,
+        },
         1_000,
     )
     .await;
@@ -50,7 +57,13 @@ async fn a_state_ordered_by_event_time_agrees_with_the_model_whatever_is_done_to
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_ordered_by_version_agrees_with_the_model_whatever_is_done_to_it() {
     sequences(
-        Kind { order_by: OrderBy::Version, tiny: false, foreign: false, months: false },
+        Kind {
+            order_by: OrderBy::Version,
+            tiny: false,
+            foreign: false,
+            months: false,
+            expires: false,
+        },
         2_000,
     )
     .await;
@@ -59,7 +72,13 @@ async fn a_state_ordered_by_version_agrees_with_the_model_whatever_is_done_to_it
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_event_time_in_tiny_files_runs_and_budgets_agrees_with_the_model() {
     sequences(
-        Kind { order_by: OrderBy::EventTime, tiny: true, foreign: false, months: false },
+        Kind {
+            order_by: OrderBy::EventTime,
+            tiny: true,
+            foreign: false,
+            months: false,
+            expires: false,
+        },
         3_000,
     )
     .await;
@@ -68,7 +87,13 @@ async fn a_state_by_event_time_in_tiny_files_runs_and_budgets_agrees_with_the_mo
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_version_in_tiny_files_runs_and_budgets_agrees_with_the_model() {
     sequences(
-        Kind { order_by: OrderBy::Version, tiny: true, foreign: false, months: false },
+        Kind {
+            order_by: OrderBy::Version,
+            tiny: true,
+            foreign: false,
+            months: false,
+            expires: false,
+        },
         4_000,
     )
     .await;
@@ -77,7 +102,13 @@ async fn a_state_by_version_in_tiny_files_runs_and_budgets_agrees_with_the_model
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_event_time_whose_log_another_engine_optimizes_agrees_with_the_model() {
     sequences(
-        Kind { order_by: OrderBy::EventTime, tiny: true, foreign: true, months: false },
+        Kind {
+            order_by: OrderBy::EventTime,
+            tiny: true,
+            foreign: true,
+            months: false,
+            expires: false,
+        },
         5_000,
     )
     .await;
@@ -86,7 +117,13 @@ async fn a_state_by_event_time_whose_log_another_engine_optimizes_agrees_with_th
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_version_whose_log_another_engine_optimizes_agrees_with_the_model() {
     sequences(
-        Kind { order_by: OrderBy::Version, tiny: false, foreign: true, months: false },
+        Kind {
+            order_by: OrderBy::Version,
+            tiny: false,
+            foreign: true,
+            months: false,
+            expires: false,
+        },
         6_000,
     )
     .await;
@@ -94,12 +131,48 @@ async fn a_state_by_version_whose_log_another_engine_optimizes_agrees_with_the_m
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_event_time_that_is_maintained_over_months_agrees_with_the_model() {
-    let kind = Kind { order_by: OrderBy::EventTime, tiny: true, foreign: false, months: true };
+    let kind = Kind {
+        order_by: OrderBy::EventTime,
+        tiny: true,
+        foreign: false,
+        months: true,
+        expires: false,
+    };
     sequences(kind, 7_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_by_version_that_is_maintained_over_months_agrees_with_the_model() {
-    let kind = Kind { order_by: OrderBy::Version, tiny: true, foreign: false, months: true };
+    let kind = Kind {
+        order_by: OrderBy::Version,
+        tiny: true,
+        foreign: false,
+        months: true,
+        expires: false,
+    };
     sequences(kind, 8_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_by_event_time_whose_log_expires_agrees_with_the_model_or_names_the_horizon() {
+    let kind = Kind {
+        order_by: OrderBy::EventTime,
+        tiny: true,
+        foreign: false,
+        months: true,
+        expires: true,
+    };
+    sequences(kind, 9_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_by_version_whose_log_expires_agrees_with_the_model_or_names_the_horizon() {
+    let kind = Kind {
+        order_by: OrderBy::Version,
+        tiny: true,
+        foreign: false,
+        months: true,
+        expires: true,
+    };
+    sequences(kind, 10_000).await;
 }

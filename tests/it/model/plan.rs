@@ -18,6 +18,8 @@ pub(crate) struct Kind {
     pub(crate) foreign: bool,
     /// Whether months pass by a clock of the test's own, and the periodic job keeps the state small.
     pub(crate) months: bool,
+    /// Whether the log's days expire.
+    pub(crate) expires: bool,
 }
 
 /// Handles on the store, as that many processes would have.
@@ -79,6 +81,7 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         match rng.random_range(0..100) {
             0..12 => return Step::Maintain { handle },
             12..25 => return Step::Wait { days: *[1, 3, 8, 25].choose(rng).unwrap() },
+            25..40 if kind.expires => return Step::Wait { days: 1 },
             _ => {}
         }
     }
@@ -98,7 +101,8 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         85..92 => Step::Reopen { handle },
         92..97 if kind.foreign => Step::Optimize,
         97..98 if kind.foreign => Step::ForeignAppend,
-        98..100 => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
+        // What a clean-up at once takes away is promised where the log expires.
+        98..100 if !kind.expires => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
         _ => Step::Append { handle },
     }
 }

@@ -12,6 +12,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::checks;
+use super::expiry::{self, Folds};
 use super::ledger::Ledger;
 use super::plan::{APPS, HANDLES, Kind, Pools, Step, handle_settings, step};
 use crate::support::delta;
@@ -40,8 +41,10 @@ pub(crate) struct World {
     pub(crate) rng: StdRng,
     /// The newest commit of the log.
     pub(crate) newest: i64,
+    /// The versions of the snapshot, as they came.
+    pub(crate) folds: Folds,
     clock: Arc<dyn Clock>,
-    months: Arc<ManualClock>,
+    pub(crate) months: Arc<ManualClock>,
     kind: Kind,
     shape: Shape,
     apps: [App; APPS],
@@ -80,6 +83,7 @@ pub(crate) async fn sequence(kind: Kind, seed: u64, steps: u64) {
         let next = step(&mut world.rng, kind);
         replay.done.push(next);
         world.take(next).await;
+        world.note_fold().await;
         checks::some(&mut world).await;
     }
     let last = Step::Materialize { handle: 0, rebuild: false };
@@ -109,10 +113,14 @@ impl World {
         };
         let creator = Store::builder(&home.uri()).settings(plain()).clock(clock.clone());
         let creator = creator.open().await.unwrap();
-        creator
+        let (created, _) = creator
             .create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by))
             .await
             .unwrap();
+        if kind.expires {
+            let changes = expiry::SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            created.set_maintenance(&changes).await.unwrap();
+        }
         let pools = Pools::new(&mut rng);
         let (mut handles, mut stores, mut all_settings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..HANDLES {
@@ -130,7 +138,8 @@ impl World {
             ledger: Ledger::new(kind.order_by),
             pools,
             rng,
-            newest: 0,
+            newest: i64::from(kind.expires),
+            folds: Folds::default(),
             clock,
             months,
             kind,
@@ -139,6 +148,11 @@ impl World {
             has_foreign_rows: false,
             given: Vec::new(),
         }
+    }
+
+    async fn note_fold(&mut self) {
+        let snapshot = self.handles[0].snapshot().refresh().await.unwrap();
+        self.folds.note(self.months.now_micros(), snapshot.version(), snapshot.log_commit());
     }
 
     /// A shape that the state knows by now, or less.

@@ -79,3 +79,13 @@ pub(crate) async fn query(context: &SessionContext, sql: &str) -> Vec<RecordBatc
     let frame = context.sql(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     frame.execute_stream().await.unwrap().try_collect().await.unwrap()
 }
+
+/// Puts all rows of a table into new files by delta-rs, which know nothing of our tags.
+pub(crate) async fn rewrite(folder: &Path) -> bool {
+    use deltalake_core::operations::optimize::OptimizeType;
+    let table = open(folder).await;
+    let before = table.version();
+    let order = OptimizeType::ZOrder(vec!["state_key".to_owned()]);
+    let (table, _) = table.optimize().with_type(order).await.unwrap();
+    table.version() != before
+}

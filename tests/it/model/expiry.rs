@@ -1,0 +1,129 @@
+//! What a state promises whose log expires: which points must be answered, and what a refusal has to say.
+
+use std::error::Error as _;
+
+use alluvium::{Basis, Clock, Error, ErrorKind, HistoryExpired, Point};
+
+use super::ledger::Row;
+use super::run::World;
+
+const MINUTE: i64 = 60_000_000;
+/// Settings under which everything expires within days.
+pub(crate) const SETTINGS: [(&str, &str); 4] = [
+    ("commit_retention", "8d"),
+    ("file_retention", "2d"),
+    ("as_of_window", "2d"),
+    ("log_retention", "3d"),
+];
+/// What is promised of the window: all but what the longest read may take.
+const WINDOW: i64 = 2 * 24 * 60 * MINUTE - 30 * MINUTE;
+
+/// A version of the snapshot.
+#[derive(Debug, Clone, Copy)]
+struct Fold {
+    made: i64,
+    version: i64,
+    log_commit: i64,
+}
+
+/// The versions of the snapshot that were seen after each step.
+#[derive(Debug, Default)]
+pub(crate) struct Folds(Vec<Fold>);
+
+impl Folds {
+    /// Notes a version if it is new.
+    pub(crate) fn note(&mut self, made: i64, version: i64, log_commit: i64) {
+        if self.0.last().is_none_or(|last| last.version < version) {
+            self.0.push(Fold { made, version, log_commit });
+        }
+    }
+
+    /// The commits of the versions that were the newest ones at some moment of the window.
+    fn of_window(&self, now: i64) -> impl Iterator<Item = i64> + '_ {
+        self.0.iter().enumerate().filter_map(move |(index, fold)| {
+            let replaced = self.0.get(index + 1).map_or(i64::MAX, |next| next.made);
+            (replaced > now - WINDOW).then_some(fold.log_commit)
+        })
+    }
+}
+
+/// Whether some snapshot of the window, and the log rows after it, answer as of a point.
+fn is_promised(world: &World, point: Point) -> bool {
+    world.folds.of_window(world.months.now_micros()).any(|commit| {
+        let rows = || world.ledger.at(Point::at_commit(commit));
+        point.commit.is_none_or(|bound| commit <= bound)
+            && point.version.is_none_or(|bound| rows().all(|row| row.version <= bound))
+            && point.event_time.is_none_or(|bound| rows().all(|row| row.event_time <= bound))
+    })
+}
+
+fn cause(error: &Error) -> &HistoryExpired {
+    assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
+    error.source().and_then(|cause| cause.downcast_ref()).unwrap_or_else(|| panic!("{error}"))
+}
+
+/// The answer as of some points, unless it was refused, and rightly so.
+pub(crate) fn answered<T>(
+    world: &World,
+    basis: &Basis,
+    points: &[Point],
+    outcome: Result<T, Error>,
+) -> Option<T> {
+    let error = match outcome {
+        Ok(answer) => return Some(answer),
+        Err(error) => error,
+    };
+    let cause = cause(&error);
+    assert!(cause.expired_commit > 0 && cause.expired_commit == basis.expired_commit(), "{error}");
+    let broken: Vec<Point> =
+        points.iter().copied().filter(|point| !is_promised(world, *point)).collect();
+    assert!(!broken.is_empty(), "{points:?} are promised: {error}");
+    let horizon = cause.horizon;
+    assert!(horizon.commit >= cause.expired_commit, "{error}");
+    if let [point] = points {
+        let before = |bound: Option<i64>, horizon: Option<i64>| {
+            bound.is_some_and(|bound| horizon.is_some_and(|horizon| bound < horizon))
+        };
+        let alone = [point.commit, point.version, point.event_time];
+        let lies_before = before(point.commit, Some(horizon.commit))
+            || before(point.version, horizon.version)
+            || before(point.event_time, horizon.event_time);
+        assert!(lies_before || alone.iter().flatten().count() > 1, "{point}: {error}");
+    }
+    None
+}
+
+/// The rows of the commits after one, unless some of them have expired.
+pub(crate) fn told<T>(basis: &Basis, after: i64, outcome: Result<T, Error>) -> Option<T> {
+    match outcome {
+        Ok(rows) => {
+            assert!(basis.expired_commit() <= after.max(0), "rows after {after} are gone");
+            Some(rows)
+        }
+        Err(error) => {
+            let cause = cause(&error);
+            assert_eq!(cause.expired_commit, basis.expired_commit(), "{error}");
+            assert!(cause.expired_commit > after.max(0), "after {after}: {error}");
+            None
+        }
+    }
+}
+
+/// Whether what a history says of a row's lateness is right: nothing only where an expired row may have decided it.
+pub(crate) fn is_late_told(
+    world: &World,
+    basis: &Basis,
+    row: &Row,
+    late: bool,
+    seen: Option<bool>,
+) {
+    match seen {
+        Some(seen) => assert_eq!(seen, late, "is_late of {row:?}"),
+        None => {
+            let expired = alluvium_log::Expired::of(basis.log()).unwrap_or_else(|| {
+                panic!("nothing has expired, and it isn't told whether {row:?} is late")
+            });
+            assert!(world.ledger.order_of(row) <= expired.order, "is_late of {row:?}");
+        }
+    }
+}
