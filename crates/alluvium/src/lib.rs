@@ -51,9 +51,9 @@ pub use alluvium_log::{
     Storage, SystemClock, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, Horizon,
-    LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, StepOutcome, StepReport,
-    VerifyReport,
+    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, Horizon, Kept,
+    KeptBy, LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, Readable,
+    RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,

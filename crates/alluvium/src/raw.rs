@@ -5,8 +5,9 @@ use alluvium_log::{
 };
 use alluvium_materializer::{
     BatchStream, CompactReport, FoldSettings, LayoutSettings, MaintainOptions, MaintainReport,
-    MaintainStep, MaterializeOptions, MaterializeReport, Snapshot, StepOutcome, VerifyOptions,
-    VerifyReport, maintain, materialize, verify, whole_value,
+    MaintainStep, MaterializeOptions, MaterializeReport, RetentionReport, Savepoint, Snapshot,
+    StepOutcome, VerifyOptions, VerifyReport, explain_retention, maintain, materialize, verify,
+    whole_value,
 };
 use alluvium_query::{Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -195,6 +196,29 @@ impl RawState {
             dry_run,
         };
         maintain(&self.snapshot, &options).await
+    }
+
+    /// Tells what of the state is kept, what keeps it, what it costs, and what the next run of the job would take away.
+    pub async fn explain_retention(&self) -> Result<RetentionReport> {
+        explain_retention(&self.snapshot).await
+    }
+
+    /// Keeps the newest state under a name, whatever is cleaned up: it is materialized, and stays readable as of its commit
+    /// until it is released.
+    pub async fn create_savepoint(&self, name: &str, note: Option<&str>) -> Result<Savepoint> {
+        self.materialize(false).await?;
+        self.snapshot.create_savepoint(name, note).await
+    }
+
+    /// The savepoints, the oldest commit first.
+    pub async fn savepoints(&self) -> Result<Vec<Arc<Savepoint>>> {
+        self.snapshot.refresh().await?;
+        self.snapshot.savepoints().await
+    }
+
+    /// Lets go of what a savepoint keeps.
+    pub async fn release_savepoint(&self, name: &str) -> Result<Savepoint> {
+        self.snapshot.release_savepoint(name).await
     }
 
     /// How long what is kept of the state.

@@ -87,7 +87,7 @@ pub use settings::{
 pub use storage::{Durability, Storage, validate_state_name};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
-    FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome,
+    FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins,
     Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata,
     TableState, VACUUM_APP_ID, VacuumOptions, VacuumReport,
 };

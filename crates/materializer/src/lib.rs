@@ -61,15 +61,16 @@ pub use inputs::{
 };
 pub use layout::LayoutSettings;
 pub use maintain::{
-    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport, Footprint, MaintainOptions,
-    MaintainReport, MaintainStep, StepOutcome, StepReport, compact, expire, maintain,
+    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport, Footprint, Kept, KeptBy,
+    MaintainOptions, MaintainReport, MaintainStep, Readable, RetentionReport, SavepointCost,
+    StepOutcome, StepReport, compact, expire, explain_retention, maintain,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
     SMALL_STATE_ROWS, materialize,
 };
 pub use snapshot::{
-    BASE, BaseBounds, Horizon, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, least_key,
-    snapshot_path, supersede,
+    BASE, BaseBounds, Horizon, MATERIALIZER_APP_ID, RUN, Savepoint, Snapshot, SnapshotState,
+    least_key, snapshot_path, supersede,
 };
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

@@ -1,6 +1,7 @@
 //! The snapshot of a state: a Delta table that holds the fold of the log up to a commit, as base and runs.
 
 mod bases;
+mod savepoints;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::RwLock;
 
 use crate::hash::RowsHash;
 pub use bases::{BaseBounds, Horizon};
+pub use savepoints::Savepoint;
 
 /// The application id under which a snapshot commit records the log commit that it folds.
 pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";
@@ -61,6 +63,8 @@ struct SnapshotInner {
     rewriting: tokio::sync::Mutex<()>,
     /// Earlier versions, read on demand and extended as they come.
     history: tokio::sync::Mutex<Vec<SnapshotState>>,
+    /// Records of savepoints by their path, as they were read last.
+    records: parking_lot::Mutex<savepoints::KnownRecords>,
 }
 
 /// A snapshot at one version, or none at all (then everything is in the log).
@@ -220,6 +224,7 @@ impl Snapshot {
                 opening: tokio::sync::Mutex::new(()),
                 rewriting: tokio::sync::Mutex::new(()),
                 history: tokio::sync::Mutex::new(Vec::new()),
+                records: parking_lot::Mutex::default(),
             }),
         };
         snapshot.find().await?;

@@ -20,11 +20,13 @@ pub struct HistoryExpired {
     pub expired_commit: i64,
     /// The earliest points that can be answered, each bound alone.
     pub horizon: Horizon,
+    /// Earlier commits that savepoints keep, by their names: states can be asked for as of these very commits.
+    pub savepoints: Vec<(String, i64)>,
 }
 
 impl fmt::Display for HistoryExpired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, question, expired_commit, horizon } = self;
+        let Self { state, question, expired_commit, horizon, savepoints } = self;
         let bound = |point: Point| point.to_string();
         let mut from = vec![bound(Point::at_commit(horizon.commit))];
         from.extend(horizon.version.map(|version| bound(Point::at_version(version))));
@@ -33,7 +35,15 @@ impl fmt::Display for HistoryExpired {
             f,
             "{question} of {state} needs rows that have expired from its log: of commits up to {expired_commit} rows are gone; states can be asked for as of {} or later, and changes after commit {expired_commit}",
             from.join(", ")
-        )
+        )?;
+        let kept: Vec<String> = savepoints
+            .iter()
+            .map(|(name, commit)| format!("{} ({name})", Point::at_commit(*commit)))
+            .collect();
+        match kept.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; savepoints keep {}", kept.join(", ")),
+        }
     }
 }
 
@@ -54,8 +64,17 @@ impl Reader {
             },
             Err(error) => return error,
         };
-        let cause =
-            HistoryExpired { state: self.name().to_owned(), question, expired_commit, horizon };
+        let savepoints = match self.inner.snapshot.savepoints().await {
+            Ok(savepoints) => savepoints,
+            Err(error) => return error,
+        };
+        let savepoints = savepoints
+            .iter()
+            .filter(|savepoint| savepoint.log_commit < horizon.commit)
+            .map(|savepoint| (savepoint.name.clone(), savepoint.log_commit))
+            .collect();
+        let state = self.name().to_owned();
+        let cause = HistoryExpired { state, question, expired_commit, horizon, savepoints };
         Error::new(ErrorKind::PointUnavailable, cause.to_string()).with_source(cause)
     }
 

@@ -9,6 +9,8 @@ use alluvium::{
     Error, ErrorKind, HistoryExpired, MaintainStep, ManualClock, Point, RawState, StepOutcome,
 };
 use alluvium_log::{Expired, KeyFilter};
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use futures::future::join_all;
 
@@ -444,4 +446,36 @@ async fn exp_09_histories_and_feeds_are_refused_unless_they_begin_after_what_is_
     let query =
         format!("SELECT count(*) FROM diff('s', 'commit:{}', 'latest')", horizon.commit - 1);
     assert_eq!(sql(&store, &query).await.unwrap_err().kind(), ErrorKind::PointUnavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exp_10_another_engine_reads_and_appends_to_a_log_whose_days_have_expired() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_time(&home.open_at(&clock).await, "s").await;
+    let_expire(&state).await;
+    days(&state, &clock, 0..20).await;
+    let folder = home.table("s", "log");
+    let rows: u64 = state.log().state().files().map(|file| file.stats.rows.unwrap()).sum();
+    let table = delta::open(&folder).await;
+    let context = delta::session(&[("log", &table)]).await;
+    let seen = delta::query(&context, "SELECT count(*) FROM log").await;
+    assert_eq!(seen[0].column(0).as_primitive::<Int64Type>().value(0) as u64, rows);
+    // A late row of an expired day, and one of today.
+    let changes = n_batch_at(
+        &[("quiet", -5, Some(1)), ("foreign", 20, Some(20))],
+        &[START, START + 20 * DAY],
+    );
+    delta::append(&folder, &changes).await;
+    for round in 0..2 {
+        assert_eq!(n_of(&state, Point::LATEST, "quiet").await, Some(7));
+        assert_eq!(n_of(&state, Point::LATEST, "foreign").await, Some(20));
+        if round == 0 {
+            days(&state, &clock, 21..40).await;
+        }
+    }
+    assert!(state.verify().await.unwrap().is_sound());
+    // It may not take rows away itself.
+    let error = table.delete().with_predicate("version = 39").await.map(drop).unwrap_err();
+    assert!(error.to_string().to_lowercase().contains("append"), "{error}");
 }

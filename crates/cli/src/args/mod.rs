@@ -2,12 +2,14 @@
 
 mod maintain;
 mod read;
+mod retention;
 mod write;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use maintain::{MaintainArgs, SetArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
+pub(crate) use retention::{RetentionArgs, RetentionVerb, SavepointArgs, SavepointVerb};
 pub(crate) use write::{AppendArgs, CreateArgs};
 
 const GLOBAL: &str = "Options of every verb";
@@ -131,6 +133,10 @@ Answers are the same before and after; reads become faster. It may be killed at 
     Maintain(MaintainArgs),
     /// Show or change how long what is kept of a state
     Set(SetArgs),
+    /// Keep a state as it is under a name, until it is released
+    Savepoint(SavepointArgs),
+    /// Tell what is kept of states, and why
+    Retention(RetentionArgs),
     /// Prove that the snapshot is the fold of the log
     #[command(after_help = "\
 Examples:

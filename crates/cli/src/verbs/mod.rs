@@ -9,6 +9,7 @@ mod live;
 mod maintain;
 mod reports;
 mod retention;
+mod savepoint;
 mod session;
 mod sql;
 mod upkeep;
@@ -45,6 +46,8 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
                 upkeep::materialize(&mut session, state, rebuild).await
             }
             Verb::Maintain(args) => maintain::run(&mut session, args).await,
+            Verb::Savepoint(args) => savepoint::run(&mut session, args.verb).await,
+            Verb::Retention(args) => retention::run(&mut session, args.verb).await,
             Verb::Set(args) => maintain::set(&mut session, args).await,
             Verb::Verify { state } => upkeep::verify(&mut session, state).await,
             Verb::Stats { state } => upkeep::stats(&mut session, state).await,

@@ -1,6 +1,44 @@
-//! `retention explain`: what is readable, what holds it, what it costs.
+//! `retention explain`: what is readable, what keeps it, what it costs.
 
-use alluvium::{Horizon, Point};
+use alluvium::{Error, Horizon, Kept, KeptBy, Point, Readable, RetentionReport};
+
+use super::{Outcome, Session};
+use crate::args::{OutputFormat, RetentionVerb};
+use crate::failure::{ExitCodes, Failure};
+use crate::progress::{bytes, counted};
+
+pub(super) async fn run(session: &mut Session<'_>, verb: RetentionVerb) -> Outcome {
+    let RetentionVerb::Explain { states, json } = verb;
+    let format = if json { OutputFormat::Json } else { session.format() };
+    if matches!(format, OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow) {
+        return Err(Failure::usage(
+            "an explanation has no columns: use --output table, json or jsonl",
+        ));
+    }
+    let store = session.open().await?;
+    let names = if states.is_empty() { store.state_names().await? } else { states };
+    let mut lines = Vec::with_capacity(names.len());
+    for name in names {
+        let report = store.raw_state(&name).await?.explain_retention().await?;
+        if format == OutputFormat::Table {
+            session.console.stdout.write_all(tell(&report).as_bytes())?;
+        }
+        let line = serde_json::to_string(&report);
+        lines.push(line.map_err(|error| Error::internal("a report").with_source(error))?);
+    }
+    match format {
+        OutputFormat::Table => {}
+        OutputFormat::Json => {
+            writeln!(session.console.stdout, "[{}]", lines.join(",\n "))?;
+        }
+        _ => {
+            for line in &lines {
+                writeln!(session.console.stdout, "{line}")?;
+            }
+        }
+    }
+    Ok(ExitCodes::OK)
+}
 
 /// The earliest points that can be answered.
 pub(super) fn tell_horizon(horizon: &Horizon) -> String {
@@ -8,4 +46,91 @@ pub(super) fn tell_horizon(horizon: &Horizon) -> String {
     from.extend(horizon.version.map(|version| Point::at_version(version).to_string()));
     from.extend(horizon.event_time.map(|time| Point::at_time(time).to_string()));
     format!("{} and later", from.join(", "))
+}
+
+fn tell(report: &RetentionReport) -> String {
+    let mut lines = vec![format!("{}:", report.state)];
+    lines.extend(tell_readable(&report.readable).into_iter().map(|line| format!("  {line}")));
+    lines.push("  kept".to_owned());
+    lines.extend(report.kept.iter().map(|kept| format!("    {}", tell_kept(kept, report))));
+    for savepoint in &report.savepoints {
+        let note = savepoint.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
+        lines.push(format!(
+            "    savepoint {} as of commit {}, {} of which its release frees {}{note}",
+            savepoint.name,
+            savepoint.log_commit,
+            bytes(savepoint.bytes),
+            bytes(savepoint.own_bytes)
+        ));
+    }
+    lines.push("  the next run of maintain".to_owned());
+    lines.push(format!(
+        "    frees {}: {} and {}",
+        bytes(report.next_bytes),
+        counted(report.next_files, "data file"),
+        counted(report.next_commits, "commit"),
+    ));
+    let expire = &report.next_expire;
+    match (expire.days.first(), expire.days.last()) {
+        (Some(first), Some(last)) => {
+            lines.push(format!(
+                "    drops {} of {} from the log, {first} to {last}; their {} are freed after file_retention",
+                counted(expire.rows, "row"),
+                counted(expire.days.len() as u64, "day"),
+                bytes(expire.bytes)
+            ));
+        }
+        _ => lines.push(format!("    drops no day from the log: {}", expire.reason)),
+    }
+    if report.readable == report.readable_after {
+        lines.push("    leaves everything readable that is".to_owned());
+    } else {
+        lines.push("    leaves readable".to_owned());
+        let after = tell_readable(&report.readable_after);
+        lines.extend(after.into_iter().map(|line| format!("      {line}")));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn tell_readable(readable: &Readable) -> Vec<String> {
+    let states = match &readable.horizon {
+        None => "as of every commit, version and event time".to_owned(),
+        Some(horizon) => format!("as of {}", tell_horizon(horizon)),
+    };
+    let changes = match readable.changes_after {
+        0 => "all".to_owned(),
+        after => format!("of the commits after {after}"),
+    };
+    let snapshot = readable
+        .snapshot_version
+        .map_or_else(String::new, |version| format!(", of the snapshot from {version} on"));
+    vec![
+        format!("states     {states}; the newest commit is {}", readable.newest_commit),
+        format!("changes    {changes}"),
+        format!("versions   of the log from {} on{snapshot}", readable.log_version),
+    ]
+}
+
+fn tell_kept(kept: &Kept, report: &RetentionReport) -> String {
+    let setting = |name: &str| report.settings.get(name).cloned().unwrap_or_default();
+    let why = match kept.by {
+        KeptBy::Log => format!("the log, log_retention = {}", setting("log_retention")),
+        KeptBy::LogPastRetention => "the log, of days past log_retention".to_owned(),
+        KeptBy::LogFileRetention => {
+            format!("files that left the log, file_retention = {}", setting("file_retention"))
+        }
+        KeptBy::Snapshot => "the snapshot".to_owned(),
+        KeptBy::SnapshotWindow => format!(
+            "earlier snapshots, as_of_window = {}, file_retention = {}",
+            setting("as_of_window"),
+            setting("file_retention")
+        ),
+        KeptBy::Savepoints => "earlier snapshots that only savepoints keep".to_owned(),
+        KeptBy::OrphanGrace => {
+            format!("files that may still be committed, orphan_grace = {}", setting("orphan_grace"))
+        }
+        KeptBy::Nothing => "nothing keeps these".to_owned(),
+    };
+    format!("{} in {}: {why}", bytes(kept.bytes), counted(kept.files, "file"))
 }

@@ -211,8 +211,10 @@ impl ObjectStore for LocalStore {
         let target = self.inner.path_to_filesystem(location)?;
         let durability = self.durability;
         let in_log = location.parts().any(|part| part.as_ref() == "_delta_log");
+        // Whoever lists a folder sees what lies there at once: only data is looked at by those alone who know that it is whole.
+        let is_data = !in_log && location.as_ref().ends_with(".parquet");
         let write = move || {
-            if !in_log && options.mode == PutMode::Create {
+            if is_data && options.mode == PutMode::Create {
                 put_unreferenced(&target, &payload, durability)
             } else {
                 put_staged(&target, &payload, &options.mode, durability)

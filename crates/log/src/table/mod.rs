@@ -40,7 +40,7 @@ pub use model::{
     TAG_RUN, TAG_SORTED, TableMetadata,
 };
 pub use state::{CommitSpan, DataFile, FileCommits, FileStats, TableState};
-pub use vacuum::{VACUUM_APP_ID, VacuumOptions, VacuumReport};
+pub use vacuum::{Pins, VACUUM_APP_ID, VacuumOptions, VacuumReport};
 
 /// What a commit's closure decides on the state before it.
 #[derive(Debug)]

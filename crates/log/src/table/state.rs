@@ -226,6 +226,22 @@ impl TableState {
         state
     }
 
+    /// A version of the same table as another state's, made of what is known of it elsewhere.
+    pub fn of_files(
+        version: i64,
+        of: &Self,
+        files: Vec<FileAdd>,
+        transactions: Vec<(String, i64)>,
+    ) -> Self {
+        Self::loaded(Loaded {
+            version,
+            metadata: (*of.metadata).clone(),
+            protocol: of.protocol.clone(),
+            files,
+            transactions,
+        })
+    }
+
     /// The state with the time of its newest commit, if that is known.
     pub(super) fn made_at(self, timestamp_ms: Option<i64>) -> Self {
         Self { timestamp_ms: timestamp_ms.unwrap_or(self.timestamp_ms), ..self }

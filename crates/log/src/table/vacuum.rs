@@ -32,6 +32,15 @@ pub struct VacuumOptions {
     pub dry_run: bool,
 }
 
+/// Files that are kept, or not kept any more, for another reason than the versions of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// The paths of files that stay.
+    pub kept: HashSet<String>,
+    /// The paths of files that such a reason kept, and that need stay for it no longer.
+    pub let_go: HashSet<String>,
+}
+
 /// What a vacuum removed, or would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VacuumReport {
@@ -47,6 +56,8 @@ pub struct VacuumReport {
     pub orphans_kept: u64,
     /// The paths of the files removed, in order.
     pub paths: Vec<String>,
+    /// The paths of the files that no version has and that may still be committed.
+    pub kept_orphans: Vec<String>,
 }
 
 /// Which files the versions of a table have.
@@ -62,25 +73,40 @@ struct Census {
 impl Table {
     /// Removes the data files that no version of the retention has.
     pub async fn vacuum(&self, options: &VacuumOptions) -> Result<VacuumReport> {
+        self.vacuum_beside(options, self.clock.now_ms(), &Pins::default()).await
+    }
+
+    /// The same as of a time, leaving files that are kept for another reason. These were asked for after that time, so that what
+    /// was pinned later is part of the retention.
+    pub async fn vacuum_beside(
+        &self,
+        options: &VacuumOptions,
+        now_ms: i64,
+        pins: &Pins,
+    ) -> Result<VacuumReport> {
+        let names = |paths: &HashSet<String>| -> HashSet<String> {
+            paths.iter().flat_map(|path| names_of(path)).collect()
+        };
+        let (pinned, let_go) = (names(&pins.kept), names(&pins.let_go));
         let _alone = self.cleaning.lock().await;
         // Files first, then the log: a file that is committed in between is known by then.
         let files = self.data_files().await?;
         self.refresh().await?;
-        let now_ms = self.clock.now_ms();
         let census = self.census(now_ms.saturating_sub(options.file_retention_ms)).await?;
         let (mut doomed, mut report) = (Vec::new(), VacuumReport::default());
         report.oldest_version = census.oldest_kept;
         for meta in files {
             let path = meta.location.as_ref();
-            if census.kept.contains(path) {
+            if census.kept.contains(path) || pinned.contains(path) {
                 continue;
             }
-            let is_known = census.known.contains(path);
+            let is_known = census.known.contains(path) || let_go.contains(path);
             let age_ms = now_ms.saturating_sub(meta.last_modified.timestamp_millis());
             if is_known || age_ms > options.orphan_grace_ms {
                 doomed.push((meta, is_known));
             } else {
                 report.orphans_kept += 1;
+                report.kept_orphans.push(path.to_owned());
             }
         }
         if !options.dry_run && doomed.iter().any(|(_, is_known)| *is_known) {
@@ -119,6 +145,23 @@ impl Table {
         let is_there = |path: &str| names_of(path).any(|name| there.contains(name.as_str()));
         let missing = state.files().find(|file| !is_there(&file.add.path));
         Ok(missing.map(|file| file.add.path.clone()))
+    }
+
+    /// The data files that lie in the table's folder: the path that a state has each under, if it is part of it; where it lies; its
+    /// bytes.
+    pub async fn files_on_store(
+        &self,
+        state: &TableState,
+    ) -> Result<Vec<(Option<String>, String, u64)>> {
+        let mut parts: BTreeMap<String, &str> = BTreeMap::new();
+        for file in state.files() {
+            parts.extend(names_of(&file.add.path).map(|name| (name, file.add.path.as_str())));
+        }
+        let files = self.data_files().await?.into_iter().map(|meta| {
+            let lies_as = meta.location.as_ref().to_owned();
+            (parts.get(&lies_as).map(|&path| path.to_owned()), lies_as, meta.size)
+        });
+        Ok(files.collect())
     }
 
     /// The Parquet files of the table's folder, but for those of the log and of other engines' own folders.

@@ -70,7 +70,10 @@ pub async fn expire(snapshot: &Snapshot, dry_run: bool) -> Result<ExpireReport> 
         }
     };
     if dry_run {
-        report.count(&choose(&known, now_ms, folded)?, folded);
+        let choice = choose(&known, now_ms, folded)?;
+        let commits = choice.files.iter().map(|file| file.commits.span().high);
+        report.expired_commit = commits.fold(report.expired_commit, i64::max);
+        report.count(&choice, folded);
         return Ok(report);
     }
     let order_by = log.definition().order_by;

@@ -265,20 +265,32 @@ async fn run(
             },
         }),
         MaintainStep::Vacuum => {
-            let orphan_grace_ms = settings.orphan_grace_ms;
-            let vacuum =
-                |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
-            Ok(StepOutcome::Vacuumed {
-                log: log.vacuum(&vacuum(settings.file_retention_ms)).await?,
-                snapshot: match table {
-                    Some(table) => {
-                        Some(table.vacuum(&vacuum(settings.snapshot_retention_ms())).await?)
-                    }
-                    None => None,
-                },
-            })
+            let (log, snapshot) = vacuum_step(snapshot, settings, dry_run).await?;
+            Ok(StepOutcome::Vacuumed { log, snapshot })
         }
     }
+}
+
+async fn vacuum_step(
+    snapshot: &Snapshot,
+    settings: &MaintenanceSettings,
+    dry_run: bool,
+) -> Result<(VacuumReport, Option<VacuumReport>)> {
+    let orphan_grace_ms = settings.orphan_grace_ms;
+    let options = |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
+    let log = snapshot.log();
+    let of_log = log.table().vacuum(&options(settings.file_retention_ms)).await?;
+    let state = snapshot.state();
+    let Some((table, _)) = state.table() else { return Ok((of_log, None)) };
+    // The time first: a savepoint that is made from now on is of a version that this vacuum keeps.
+    let now_ms = log.clock().now_ms();
+    let (pins, over) = snapshot.pins(now_ms, settings.file_retention_ms).await?;
+    let options = options(settings.snapshot_retention_ms());
+    let of_snapshot = table.vacuum_beside(&options, now_ms, &pins).await?;
+    if !dry_run {
+        snapshot.forget(&over).await?;
+    }
+    Ok((of_log, Some(of_snapshot)))
 }
 
 async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<StepOutcome> {

@@ -5,9 +5,11 @@ mod compact;
 mod expire;
 mod job;
 mod plan;
+mod retention;
 
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
 pub use expire::{ExpireReport, expire};
 pub use job::{
     Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome, StepReport, maintain,
 };
+pub use retention::{Kept, KeptBy, Readable, RetentionReport, SavepointCost, explain_retention};

@@ -72,7 +72,19 @@ impl Snapshot {
             false => ControlFlow::Continue(()),
         })
         .await?;
-        Ok(found)
+        if found.table().is_some() || bounds.expired == 0 {
+            return Ok(found);
+        }
+        let saved = self.saved_of(current).await?;
+        Ok(saved.into_iter().find(|saved| bounds.admit(saved)).unwrap_or(found))
+    }
+
+    /// The snapshots that savepoints keep, the newest first.
+    async fn saved_of(&self, current: &SnapshotState) -> Result<Vec<SnapshotState>> {
+        match current.table() {
+            Some((table, _)) => self.saved_states(table).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The oldest snapshot that holds what has expired from the log: from it the fold can be made anew.
@@ -90,6 +102,12 @@ impl Snapshot {
             ControlFlow::Continue(())
         })
         .await?;
+        for saved in self.saved_of(current).await? {
+            let is_older = oldest.as_ref().is_none_or(|other| saved.version() < other.version());
+            if is_older && bounds.admit(&saved) {
+                oldest = Some(saved);
+            }
+        }
         Ok(oldest)
     }
 
@@ -98,7 +116,7 @@ impl Snapshot {
     pub async fn horizon(&self, current: &SnapshotState, expired: i64) -> Result<Option<Horizon>> {
         let bounds = BaseBounds { expired, ..BaseBounds::default() };
         let mut horizon: Option<Horizon> = None;
-        self.visit(current, |known| {
+        let mut note = |known: &SnapshotState| {
             if bounds.admit(known) {
                 let own = Horizon {
                     commit: known.log_commit(),
@@ -108,8 +126,13 @@ impl Snapshot {
                 horizon = Some(horizon.map_or(own, |other| other.earliest(own)));
             }
             ControlFlow::Continue(())
-        })
-        .await?;
+        };
+        self.visit(current, &mut note).await?;
+        for saved in self.saved_of(current).await? {
+            if note(&saved).is_break() {
+                break;
+            }
+        }
         Ok(horizon)
     }
 

@@ -1,0 +1,372 @@
+//! Savepoints: versions of the snapshot that are kept under a name until they are released.
+//!
+//! ```text
+//! create: the record by put-if-absent -> is all there that it pins? -> else the record goes again
+//! vacuum: takes the time -> reads the records -> leaves what they pin
+//! ```
+//!
+//! A record lists the version's files itself, so it needs no commit of the snapshot's table. It pins a version that is the newest one when
+//! the record is written. So a vacuum that took its time before keeps the files as those of its retention, and one that took
+//! it later finds the record. A record that is released goes on pinning for the longest read.
+
+use std::collections::BTreeMap;
+
+use alluvium_log::{
+    DataFile, Error, ErrorKind, FileAdd, Pins, Result, Table, TableState, VACUUM_APP_ID,
+    validate_state_name,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use super::{MATERIALIZER_APP_ID, Snapshot, SnapshotState};
+
+/// Records that are read at the same time.
+const READ_CONCURRENCY: usize = 8;
+const FORMAT_VERSION: i64 = 1;
+
+/// A version of the snapshot that is kept under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Savepoint {
+    format_version: i64,
+    /// The name that it is released by.
+    pub name: String,
+    /// What it is for.
+    pub note: Option<String>,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// The log commit as of which the state is kept.
+    pub log_commit: i64,
+    /// The version of the snapshot's table.
+    pub snapshot_version: i64,
+    /// The id of the log that the snapshot is of.
+    log_id: String,
+    /// Tells the record from another one under the same name.
+    id: String,
+    /// When it was released; then it pins its files for the longest read only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    released_ms: Option<i64>,
+    files: Vec<PinnedFile>,
+}
+
+/// A file as the snapshot's table has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PinnedFile {
+    path: String,
+    size: u64,
+    partition: BTreeMap<String, Option<String>>,
+    stats: Option<String>,
+    tags: BTreeMap<String, String>,
+}
+
+impl PinnedFile {
+    fn of(file: &DataFile) -> Self {
+        let FileAdd { path, size, partition, stats, tags, .. } = (*file.add).clone();
+        Self { path, size, partition, stats, tags }
+    }
+
+    fn add(&self, modified_ms: i64) -> FileAdd {
+        FileAdd {
+            path: self.path.clone(),
+            size: self.size,
+            partition: self.partition.clone(),
+            modified_ms,
+            data_change: false,
+            stats: self.stats.clone(),
+            tags: self.tags.clone(),
+        }
+    }
+}
+
+impl Savepoint {
+    /// Files that it keeps.
+    pub fn files(&self) -> u64 {
+        self.files.len() as u64
+    }
+
+    /// Their bytes.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// The paths of its files in the snapshot's table, with their sizes.
+    pub fn paths(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.iter().map(|file| (file.path.as_str(), file.size))
+    }
+
+    fn is_released(&self) -> bool {
+        self.released_ms.is_some()
+    }
+
+    /// The snapshot as it was.
+    fn state(&self, table: &Arc<Table>) -> SnapshotState {
+        let now = table.state();
+        let files = self.files.iter().map(|file| file.add(self.created_ms)).collect();
+        let transactions = vec![(MATERIALIZER_APP_ID.to_owned(), self.log_commit)];
+        let state = TableState::of_files(self.snapshot_version, &now, files, transactions);
+        SnapshotState { table: Some(table.clone()), state: Some(Arc::new(state)) }
+    }
+}
+
+/// A record where it lies.
+struct Record {
+    meta: ObjectMeta,
+    savepoint: Arc<Savepoint>,
+}
+
+/// What was read of records before: a record never changes, and another one under its name has another time or size.
+pub(super) type KnownRecords = BTreeMap<String, (ObjectMeta, Arc<Savepoint>)>;
+
+impl Snapshot {
+    fn savepoints_folder(&self) -> Path {
+        Path::from(format!("{}/savepoints", self.inner.log.name()))
+    }
+
+    fn record_path(&self, name: &str) -> Path {
+        self.savepoints_folder().join(format!("{name}.json"))
+    }
+
+    /// Keeps the newest snapshot under a name, whatever is cleaned up, until [`Snapshot::release_savepoint`].
+    ///
+    /// # Errors
+    /// The name is taken, or there is no snapshot yet: materialize first.
+    pub async fn create_savepoint(&self, name: &str, note: Option<&str>) -> Result<Savepoint> {
+        validate_state_name(name).map_err(|error| error.context("the name of a savepoint"))?;
+        let current = self.refresh().await?;
+        let place = format!("savepoint {name} of {}", self.inner.log.name());
+        let Some((table, _)) = current.table() else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{place}: there is no snapshot to keep: append and materialize first"),
+            ));
+        };
+        if !current.is_ours() {
+            return Err(Error::corrupt(format!(
+                "{place}: another engine rewrote the snapshot: materialize first, which makes it anew"
+            )));
+        }
+        let savepoint = Savepoint {
+            format_version: FORMAT_VERSION,
+            name: name.to_owned(),
+            note: note.map(str::to_owned),
+            created_ms: self.inner.log.clock().now_ms(),
+            log_commit: current.log_commit(),
+            snapshot_version: current.version(),
+            log_id: self.inner.log.state().metadata.id.clone(),
+            id: format!("{:032x}", rand::random::<u128>()),
+            released_ms: None,
+            files: current.files().map(|file| PinnedFile::of(file)).collect(),
+        };
+        self.put_record(&self.record_path(name), &savepoint)
+            .await
+            .map_err(|error| error.context(&place))?;
+        if let Err(error) = self.prove_whole(table, &savepoint).await {
+            self.remove_record(&self.record_path(name)).await?;
+            return Err(error.context(place));
+        }
+        Ok(savepoint)
+    }
+
+    /// Makes sure that what a record pins was not removed before it was there to be seen.
+    async fn prove_whole(&self, table: &Arc<Table>, savepoint: &Savepoint) -> Result<()> {
+        let newest = table.refresh().await?;
+        let whole_from = newest.transaction(VACUUM_APP_ID).unwrap_or(0);
+        let pinned = savepoint.state(table);
+        let missing = match pinned.table() {
+            Some((table, state)) => table.missing_file(state).await?,
+            None => None,
+        };
+        if savepoint.snapshot_version < whole_from || missing.is_some() {
+            let missing = missing.map_or_else(String::new, |path| format!(": {path} is missing"));
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "a vacuum removed files of the snapshot meanwhile{missing}; nothing was kept, try again"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The savepoints, the oldest commit first.
+    pub async fn savepoints(&self) -> Result<Vec<Arc<Savepoint>>> {
+        let mut found: Vec<_> = self
+            .records()
+            .await?
+            .into_iter()
+            .map(|record| record.savepoint)
+            .filter(|savepoint| !savepoint.is_released())
+            .collect();
+        found.sort_by(|a, b| (a.log_commit, &a.name).cmp(&(b.log_commit, &b.name)));
+        Ok(found)
+    }
+
+    /// Lets go of what a savepoint keeps; a vacuum removes it when no read can last so long.
+    pub async fn release_savepoint(&self, name: &str) -> Result<Savepoint> {
+        let path = self.record_path(name);
+        let records = self.records().await?;
+        let Some(record) = records.iter().find(|record| record.meta.location == path) else {
+            let known: Vec<&str> = records
+                .iter()
+                .filter(|record| !record.savepoint.is_released())
+                .map(|record| record.savepoint.name.as_str())
+                .collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{} has no savepoint {name:?}: there is {known}", self.inner.log.name()),
+            ));
+        };
+        let released = Savepoint {
+            released_ms: Some(self.inner.log.clock().now_ms()),
+            ..(*record.savepoint).clone()
+        };
+        // First the record that goes on pinning for a while, then the other one goes.
+        let kept = self.savepoints_folder().join("released").join(format!("{}.json", released.id));
+        match self.put_record(&kept, &released).await {
+            // An earlier release got as far as this.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+        self.remove_record(&path).await?;
+        Ok(released)
+    }
+
+    /// What savepoints keep in the snapshot's table, and what those kept that were released more than `file_retention_ms` before
+    /// `now_ms`; also where the records of the latter lie.
+    pub(crate) async fn pins(
+        &self,
+        now_ms: i64,
+        file_retention_ms: i64,
+    ) -> Result<(Pins, Vec<Path>)> {
+        let (mut pins, mut over) = (Pins::default(), Vec::new());
+        for record in self.records().await? {
+            let released = record.savepoint.released_ms;
+            let is_over = released.is_some_and(|at| at.saturating_add(file_retention_ms) < now_ms);
+            let paths = record.savepoint.paths().map(|(path, _)| path.to_owned());
+            if is_over {
+                pins.let_go.extend(paths);
+                over.push(record.meta.location);
+            } else {
+                pins.kept.extend(paths);
+            }
+        }
+        Ok((pins, over))
+    }
+
+    /// Removes records that keep nothing any more, after what they kept.
+    pub(crate) async fn forget(&self, records: &[Path]) -> Result<()> {
+        for path in records {
+            self.remove_record(path).await?;
+        }
+        Ok(())
+    }
+
+    /// The snapshots that savepoints keep, the newest first.
+    pub(super) async fn saved_states(&self, table: &Arc<Table>) -> Result<Vec<SnapshotState>> {
+        let savepoints = self.savepoints().await?;
+        Ok(savepoints.iter().rev().map(|savepoint| savepoint.state(table)).collect())
+    }
+
+    async fn records(&self) -> Result<Vec<Record>> {
+        let store = self.inner.storage.object_store();
+        let folder = self.savepoints_folder();
+        let listed: Vec<ObjectMeta> = store
+            .list(Some(&folder))
+            .try_filter(|meta| std::future::ready(meta.location.as_ref().ends_with(".json")))
+            .try_collect()
+            .await
+            .map_err(|error| Error::from(error).context(&folder))?;
+        let known = std::mem::take(&mut *self.inner.records.lock());
+        let read = |meta: ObjectMeta| {
+            let known = known.get(meta.location.as_ref()).filter(|(other, _)| *other == meta);
+            let known = known.map(|(_, savepoint)| savepoint.clone());
+            async move {
+                let savepoint = match known {
+                    Some(savepoint) => Some(savepoint),
+                    None => self.read_record(&meta.location).await?.map(Arc::new),
+                };
+                Ok::<_, Error>(savepoint.map(|savepoint| Record { meta, savepoint }))
+            }
+        };
+        let found: Vec<Option<Record>> =
+            stream::iter(listed).map(read).buffered(READ_CONCURRENCY).try_collect().await?;
+        let records: Vec<Record> = found.into_iter().flatten().collect();
+        let remembered = records.iter().map(|record| {
+            let path = record.meta.location.as_ref().to_owned();
+            (path, (record.meta.clone(), record.savepoint.clone()))
+        });
+        *self.inner.records.lock() = remembered.collect();
+        Ok(records)
+    }
+
+    /// A record; `None` when it went meanwhile. One that can't be read is an error: what it pins is not known.
+    async fn read_record(&self, path: &Path) -> Result<Option<Savepoint>> {
+        let store = self.inner.storage.object_store();
+        let bytes = match store.get(path).await {
+            Ok(found) => found.bytes().await.map_err(|error| Error::from(error).context(path))?,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(Error::from(error).context(path)),
+        };
+        let savepoint: Savepoint = serde_json::from_slice(&bytes).map_err(|error| {
+            Error::corrupt(format!(
+                "{path} is no record of a savepoint: put it back from a backup, or remove it to give up what it keeps"
+            ))
+            .with_source(error)
+        })?;
+        if savepoint.format_version != FORMAT_VERSION {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{path} has the format {}, which this version does not know: use a newer one",
+                    savepoint.format_version
+                ),
+            ));
+        }
+        if savepoint.log_id != self.inner.log.state().metadata.id {
+            return Err(Error::new(
+                ErrorKind::IdentityChanged,
+                format!("{path} is a savepoint of another log: remove it"),
+            ));
+        }
+        Ok(Some(savepoint))
+    }
+
+    /// Writes a record if there is none under its name.
+    async fn put_record(&self, path: &Path, savepoint: &Savepoint) -> Result<()> {
+        let bytes = serde_json::to_vec_pretty(savepoint)
+            .map_err(|error| Error::internal("a savepoint").with_source(error))?;
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let store = self.inner.storage.object_store();
+        let error = match store.put_opts(path, bytes.into(), options).await {
+            Ok(_) => return Ok(()),
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    "it exists: take another name, or release it first",
+                ));
+            }
+            Err(error) => error,
+        };
+        // The reply may be lost and the record written.
+        match self.read_record(path).await {
+            Ok(Some(written)) if written.id == savepoint.id => Ok(()),
+            Ok(_) => Err(Error::from(error)),
+            Err(_) => Err(Error::new(
+                ErrorKind::Unknown,
+                "whether it was made could not be learned: list the savepoints before trying again",
+            )
+            .with_source(error)),
+        }
+    }
+
+    async fn remove_record(&self, path: &Path) -> Result<()> {
+        match self.inner.storage.object_store().delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from(error).context(path)),
+        }
+    }
+}

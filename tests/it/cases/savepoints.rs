@@ -1,0 +1,252 @@
+//! SAV-*: what a savepoint pins stays readable, whatever is cleaned up, until it is released.
+
+use std::sync::Arc;
+
+use alluvium::{ErrorKind, HistoryExpired, KeptBy, MaintainStep, ManualClock, Point, RawState};
+use futures::future::join_all;
+use std::error::Error as _;
+
+use crate::support::faults::{FaultyStore, open};
+use crate::support::stores::{
+    DAY, Home, Live, START, by_version, commit_of, live, n_batch_at, n_of, sql_numbers,
+};
+
+const SPANS: [(&str, &str); 4] = [
+    ("commit_retention", "3d"),
+    ("file_retention", "1d"),
+    ("as_of_window", "1d"),
+    ("log_retention", "5d"),
+];
+
+async fn let_expire(state: &RawState) {
+    let spans = SPANS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    state.set_maintenance(&spans).await.unwrap();
+}
+
+/// Every key changes every day, so that no file of the snapshot is part of the next day's.
+async fn days(state: &RawState, clock: &ManualClock, days: std::ops::Range<i64>) {
+    for day in days {
+        let time = START + day * DAY;
+        clock.set(time + DAY / 2);
+        let rows = ["a", "b", "c"].map(|key| (key, day, Some(day)));
+        state.append(&n_batch_at(&rows, &[time; 3])).await.unwrap();
+        state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    }
+}
+
+async fn at(state: &RawState, commit: i64) -> Vec<Live> {
+    live(state, Point::at_commit(commit)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_01_a_savepoint_answers_for_ever_and_frees_everything_when_it_is_released() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let store = home.open_at(&clock).await;
+    let state = by_version(&store, "s").await;
+    let_expire(&state).await;
+    days(&state, &clock, 0..3).await;
+    let saved = state.create_savepoint("before-move", Some("the move")).await.unwrap();
+    let rows = live(&state, Point::LATEST).await;
+    days(&state, &clock, 3..4).await;
+    let lost = commit_of(&state).await;
+    days(&state, &clock, 4..40).await;
+    for handle in [&state, &home.open_at(&clock).await.raw_state("s").await.unwrap()] {
+        assert_eq!(at(handle, saved.log_commit).await, rows);
+        assert_eq!(n_of(handle, Point::at_commit(saved.log_commit), "b").await, Some(2));
+        let error = handle.get(Point::at_commit(lost), "b").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
+        let cause = error.source().unwrap().downcast_ref::<HistoryExpired>().unwrap();
+        assert_eq!(cause.savepoints, [("before-move".to_owned(), saved.log_commit)]);
+        assert!(error.to_string().contains("before-move"), "{error}");
+    }
+    let query = format!("SELECT sum(n) FROM as_of('s', 'commit:{}')", saved.log_commit);
+    assert_eq!(sql_numbers(&store, &query).await, [6]);
+    let listed = state.savepoints().await.unwrap();
+    assert_eq!((listed.len(), listed[0].note.as_deref()), (1, Some("the move")));
+
+    let explained = state.explain_retention().await.unwrap();
+    assert_eq!(explained.savepoints.len(), 1);
+    assert!(explained.savepoints[0].own_bytes > 0, "{explained:?}");
+    let own = explained.kept.iter().find(|kept| kept.by == KeptBy::Savepoints).unwrap();
+    assert_eq!(own.bytes, explained.savepoints[0].own_bytes);
+
+    state.release_savepoint("before-move").await.unwrap();
+    let error = state.get(Point::at_commit(saved.log_commit), "b").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PointUnavailable);
+    // A read that began before may last as long as files are kept.
+    let files = |state: &RawState| {
+        let state = state.clone();
+        async move {
+            let snapshot = state.snapshot().state();
+            let (table, _) = snapshot.table().unwrap();
+            let here = table.files_on_store(&table.state()).await.unwrap();
+            here.into_iter().map(|file| file.1).collect::<Vec<_>>()
+        }
+    };
+    let pinned = saved.paths().next().unwrap().0.to_owned();
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    assert!(files(&state).await.contains(&pinned));
+    clock.set(START + 43 * DAY);
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    assert!(!files(&state).await.contains(&pinned));
+    assert!(!home.folder.path().join("s/savepoints/before-move.json").exists());
+    let left = std::fs::read_dir(home.folder.path().join("s/savepoints/released")).unwrap();
+    assert_eq!(left.count(), 0, "the record goes with its files");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_02_names_are_taken_once_and_what_is_not_there_can_not_be_released() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    let error = state.create_savepoint("one", None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    days(&state, &clock, 0..1).await;
+    let racers = join_all((0..4).map(|_| state.create_savepoint("one", None))).await;
+    assert_eq!(racers.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    for error in racers.into_iter().filter_map(Result::err) {
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    }
+    for name in ["", "../one", "a b", "é"] {
+        let error = state.create_savepoint(name, None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    let error = state.release_savepoint("two").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("there is one"), "{error}");
+    state.release_savepoint("one").await.unwrap();
+    assert!(state.savepoints().await.unwrap().is_empty());
+    state.create_savepoint("one", None).await.unwrap();
+    // What can't be read may pin anything: nothing is removed.
+    let record = home.folder.path().join("s/savepoints/one.json");
+    std::fs::write(&record, "{").unwrap();
+    let fresh = home.open_at(&clock).await.raw_state("s").await.unwrap();
+    let error = fresh.maintain(&[MaintainStep::Vacuum], false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("one.json"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_03_a_savepoint_made_beside_maintenance_keeps_all_or_is_refused() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    let_expire(&state).await;
+    days(&state, &clock, 0..2).await;
+    let other = home.open_at(&clock).await.raw_state("s").await.unwrap();
+    let mut saved = Vec::new();
+    for day in 2..24 {
+        clock.set(START + day * DAY);
+        let rows = ["a", "b", "c"].map(|key| (key, day, Some(day)));
+        state.append(&n_batch_at(&rows, &[START + day * DAY; 3])).await.unwrap();
+        let name = format!("day-{day}");
+        let (made, maintained) = futures::join!(
+            state.create_savepoint(&name, None),
+            other.maintain(&MaintainStep::ALL, false)
+        );
+        maintained.unwrap();
+        saved.push((made.unwrap().log_commit, day));
+    }
+    clock.set(START + 60 * DAY);
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    assert_eq!(state.log().state().file_count(), 0);
+    for (commit, day) in saved {
+        assert_eq!(n_of(&other, Point::at_commit(commit), "c").await, Some(day), "commit {commit}");
+    }
+    assert!(state.verify().await.unwrap().is_sound());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_04_making_and_releasing_killed_at_any_call_leaves_a_whole_savepoint_or_none() {
+    let built = FaultyStore::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&open(&built, &clock).await, "s").await;
+    let_expire(&state).await;
+    days(&state, &clock, 0..3).await;
+    let expected = live(&state, Point::LATEST).await;
+    let (mut made, mut unmade) = (0, 0);
+    for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
+        clock.set(START + 3 * DAY);
+        let faulty = built.forked();
+        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
+        faulty.die_at(call, takes_place);
+        let outcome = match state.create_savepoint("p", None).await {
+            Ok(_) => state.release_savepoint("p").await.map(drop),
+            Err(error) => Err(error),
+        };
+        let died = faulty.is_dead();
+        assert!(outcome.is_err() || !died, "call {call}");
+        let state = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let left = state.savepoints().await.unwrap();
+        days(&state, &clock, 20..30).await;
+        match left.as_slice() {
+            [] => unmade += 1,
+            [saved] => {
+                made += 1;
+                assert_eq!(at(&state, saved.log_commit).await, expected, "call {call}");
+                state.release_savepoint("p").await.unwrap();
+            }
+            more => panic!("call {call}: {more:?}"),
+        }
+        clock.set(START + 40 * DAY);
+        state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        let explained = state.explain_retention().await.unwrap();
+        let kept = |by| explained.kept.iter().any(|kept| kept.by == by);
+        assert!(!kept(KeptBy::Savepoints) && !kept(KeptBy::SnapshotWindow), "{explained:?}");
+        assert!(state.savepoints().await.unwrap().is_empty());
+        if !died {
+            break;
+        }
+    }
+    assert!(made > 1 && unmade > 1, "{made} made, {unmade} not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_05_the_retention_is_explained_as_the_next_run_carries_it_out() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    days(&state, &clock, 0..12).await;
+    let whole = state.explain_retention().await.unwrap();
+    assert_eq!((whole.readable.horizon, whole.readable.changes_after), (None, 0));
+    assert!(whole.next_expire.reason.contains("log_retention"), "{whole:?}");
+    let_expire(&state).await;
+    clock.set(START + 14 * DAY);
+    let told = state.explain_retention().await.unwrap();
+    let again = state.explain_retention().await.unwrap();
+    assert_eq!(told, again, "explaining changes nothing");
+    assert!(told.next_expire.days.len() > 5 && told.next_bytes > 0, "{told:?}");
+    let past = told.kept.iter().find(|kept| kept.by == KeptBy::LogPastRetention).unwrap();
+    assert_eq!(past.bytes, told.next_expire.bytes);
+    let on_disk: u64 = told.kept.iter().map(|kept| kept.bytes).sum();
+    assert_eq!(on_disk, parquet_bytes(home.folder.path()), "{told:?}");
+    // The files are younger than the clock here: the vacuum first, while the commits that know them are there.
+    let steps = [MaintainStep::Expire, MaintainStep::Vacuum];
+    let done = state.maintain(&steps, false).await.unwrap();
+    state.maintain(&[MaintainStep::Cleanup], false).await.unwrap();
+    assert_eq!(done.expired_commit, told.readable_after.changes_after);
+    assert_eq!(done.horizon, told.readable_after.horizon);
+    let after = state.explain_retention().await.unwrap();
+    assert_eq!(after.readable.horizon, told.readable_after.horizon);
+    assert_eq!(after.readable.snapshot_version, told.readable_after.snapshot_version);
+    let now: u64 = after.kept.iter().map(|kept| kept.bytes).sum();
+    let nothing = |kept: &&alluvium::Kept| kept.by == KeptBy::Nothing;
+    let doomed = told.kept.iter().find(nothing).map_or(0, |kept| kept.bytes);
+    assert_eq!(now, on_disk - doomed);
+    assert!(!after.kept.iter().any(|kept| nothing(&kept)), "{after:?}");
+}
+
+fn parquet_bytes(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| !path.ends_with("_delta_log"))
+        .map(|path| match path.is_dir() {
+            true => parquet_bytes(&path),
+            false if path.extension().is_some_and(|end| end == "parquet") => {
+                path.metadata().unwrap().len()
+            }
+            false => 0,
+        })
+        .sum()
+}
