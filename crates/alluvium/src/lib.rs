@@ -41,6 +41,7 @@ mod heap;
 mod import;
 pub mod metrics;
 mod raw;
+mod restore;
 mod stats;
 mod store;
 mod typed;
@@ -69,6 +70,7 @@ pub use import::{
     Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
 };
 pub use raw::RawState;
+pub use restore::{RestoreOptions, RestoreOutcome, RestoreReport};
 pub use stats::StateStats;
 pub use store::{Store, StoreBuilder, StoreSettings};
 pub use typed::{Change, Entry, State, StateAt, Value};

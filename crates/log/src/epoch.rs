@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use crate::definition::StateDefinition;
 use crate::error::{Error, Result};
 use crate::log::{EpochOutcome, Log, Receipt, StagedFile};
-use crate::table::DataFile;
+use crate::table::{DataFile, TableState};
 
 /// The prefix of the transaction that carries an application's owner generation.
 pub const OWNER_PREFIX: &str = "alluvium/owner/";
@@ -96,6 +96,16 @@ impl EpochCommit {
 
     /// Makes the epoch's rows visible, unless this epoch or a later one of the application was applied before.
     pub async fn commit(self) -> Result<EpochOutcome> {
+        let outcome = self.commit_if(|_| true).await?;
+        outcome.ok_or_else(|| Error::internal("an epoch without a condition was held back"))
+    }
+
+    /// The same, but only if a condition holds on the state of the table that precedes the commit. Where it does not, nothing is
+    /// written, the staged files are removed, and the answer is `None`.
+    pub async fn commit_if(
+        self,
+        holds: impl Fn(&TableState) -> bool + Send + Sync,
+    ) -> Result<Option<EpochOutcome>> {
         let receipt = Receipt {
             commit: -1,
             rows: self.rows,
@@ -104,7 +114,13 @@ impl EpochCommit {
         };
         self.log
             .inner
-            .commit_epoch(&self.files, self.definition.as_ref(), &self.app_id, self.number, receipt)
+            .commit_epoch(
+                &self.files,
+                self.definition.as_ref(),
+                (&self.app_id, self.number),
+                receipt,
+                &holds,
+            )
             .await
     }
 }

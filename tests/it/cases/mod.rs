@@ -13,6 +13,7 @@ mod ordering;
 mod performance;
 mod program;
 mod recovery;
+mod restore;
 mod savepoints;
 mod schema;
 mod time_travel;

@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use alluvium::{ManualClock, Storage, Store};
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use tokio::sync::oneshot;
 
 /// What a store was asked for.
 #[derive(Debug, Default)]
@@ -86,6 +87,14 @@ pub(crate) struct FaultyStore {
     pub(crate) lost_data_replies: AtomicI64,
     /// Whether every write fails, so that a reader is shown to write nothing.
     pub(crate) read_only: AtomicBool,
+    held: Mutex<Option<Held>>,
+}
+
+/// A write that waits: what tells that it is reached, and what lets it go on.
+#[derive(Debug)]
+struct Held {
+    reached: oneshot::Sender<()>,
+    go_on: oneshot::Receiver<()>,
 }
 
 impl FaultyStore {
@@ -109,6 +118,13 @@ impl FaultyStore {
         self.crash.calls_left.store(call, Ordering::SeqCst);
     }
 
+    /// Lets the next write of a data file wait: the first value tells when it is reached, the second one lets it go on.
+    pub(crate) fn hold_next_data_file(&self) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+        let ((reached, is_reached), (let_go, go_on)) = (oneshot::channel(), oneshot::channel());
+        *self.held.lock().unwrap() = Some(Held { reached, go_on });
+        (is_reached, let_go)
+    }
+
     /// Whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         self.crash.dead.load(Ordering::SeqCst)
@@ -127,6 +143,7 @@ impl FaultyStore {
             failed_commits: AtomicI64::new(0),
             lost_data_replies: AtomicI64::new(0),
             read_only: AtomicBool::new(false),
+            held: Mutex::new(None),
         })
     }
 }
@@ -170,6 +187,11 @@ impl ObjectStore for FaultyStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
+        let held = if is_data(location) { self.held.lock().unwrap().take() } else { None };
+        if let Some(held) = held {
+            held.reached.send(()).unwrap();
+            held.go_on.await.unwrap();
+        }
         if self.read_only.load(Ordering::SeqCst)
             || (is_commit(location) && due(&self.failed_commits))
         {

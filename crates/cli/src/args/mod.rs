@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use maintain::{MaintainArgs, SetArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use retention::{RetentionArgs, RetentionVerb, SavepointArgs, SavepointVerb};
-pub(crate) use write::{AppendArgs, CreateArgs};
+pub(crate) use write::{AppendArgs, CreateArgs, RestoreArgs};
 
 const GLOBAL: &str = "Options of every verb";
 const AFTER_HELP: &str = "\
@@ -114,6 +114,8 @@ pub(crate) enum Verb {
     Sql(SqlArgs),
     /// List changes in the order in which they were committed
     Changes(ChangesArgs),
+    /// Bring a state, or some of its keys, back to what it was at a point
+    Restore(RestoreArgs),
     /// Fold the log into the snapshot
     #[command(after_help = "\
 Examples:

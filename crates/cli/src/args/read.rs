@@ -32,7 +32,7 @@ fn time(text: &str) -> Result<i64, String> {
     parse_time(text).map_err(|error| error.to_string())
 }
 
-fn point(text: &str) -> Result<Point, String> {
+pub(super) fn point(text: &str) -> Result<Point, String> {
     text.parse().map_err(|error: alluvium::Error| error.to_string())
 }
 

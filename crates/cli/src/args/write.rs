@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use alluvium::format::{ChangeMapping, InputFormat};
-use alluvium::{Durability, OrderBy};
+use alluvium::{Durability, KeyFilter, OrderBy, Point, RestoreOptions};
 use clap::{Args, ValueEnum};
 
 /// How a file of changes is written.
@@ -98,6 +98,51 @@ impl From<DurabilityArg> for Durability {
             DurabilityArg::Fsync => Self::Fsync,
             DurabilityArg::Os => Self::Os,
         }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  alluvium restore users --to commit:41 --dry-run               show what would change
+  alluvium restore users --to time:2024-01-15T10:30:00Z
+  alluvium restore users --to commit:41 --keys u1 u2
+  alluvium restore users --to commit:41 --prefix eu/ --id incident-7
+
+Changes that lead back are appended, in one commit; nothing is taken out of the log. It is undone by
+a restore to the commit before it, which is told. Where nothing is different nothing is written, so
+it may be repeated; with --id also after others have changed the keys again.")]
+pub(crate) struct RestoreArgs {
+    /// The state
+    pub(crate) state: String,
+    /// The point: commit:N, version:N, time:T, or several with commas between
+    #[arg(long, value_name = "POINT", value_parser = super::read::point)]
+    pub(crate) to: Point,
+    /// Only these keys
+    #[arg(long, value_name = "KEY", num_args = 1.., conflicts_with = "prefix")]
+    pub(crate) keys: Vec<String>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
+    pub(crate) prefix: Option<String>,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// A name under which the restore is applied once at most
+    #[arg(long, value_name = "NAME")]
+    pub(crate) id: Option<String>,
+    /// Show at most so many changes; all are made
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+impl RestoreArgs {
+    pub(crate) fn options(&self) -> RestoreOptions {
+        let keys = match (&self.prefix, self.keys.is_empty()) {
+            (Some(prefix), _) => KeyFilter::prefix(prefix),
+            (None, true) => KeyFilter::All,
+            (None, false) => KeyFilter::keys(self.keys.iter().cloned()),
+        };
+        RestoreOptions { to: self.to, keys, id: self.id.clone(), dry_run: self.dry_run }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use alluvium::diff_schema;
 use alluvium::format::write_value;
+use alluvium::{Basis, BatchStream, diff_schema};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArray};
 use futures::TryStreamExt;
 
@@ -27,7 +27,7 @@ const IN_TABLE: [(&str, &str); 3] =
 
 /// How many keys changed, and how.
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     inserted: u64,
     updated: u64,
     deleted: u64,
@@ -38,20 +38,9 @@ pub(super) async fn run(session: &mut Session<'_>, args: DiffArgs) -> Outcome {
     let state = session.state_at(&store, &args.state, &[args.from, args.to]).await?;
     let reader = state.reader();
     let basis = reader.basis().await?;
-    let is_table = session.is_table();
-    let shown = move |batch: &RecordBatch| -> Result<RecordBatch, Failure> {
-        let batch = rename(batch, &COLUMNS)?;
-        if is_table { in_words(&batch) } else { Ok(batch) }
-    };
-    let schema = shown(&RecordBatch::new_empty(diff_schema(basis.definition())))?.schema();
     let differences = reader.diff_rows(&basis, args.from, args.to, args.keys.filter()).await?;
     let mut counts = Counts::default();
-    let batches = differences.map_err(Failure::from).and_then(|batch| {
-        // All are counted, also those beyond a limit, of which no more are read than come in one batch.
-        counts.add(&batch);
-        std::future::ready(shown(&batch))
-    });
-    let (rows, remark) = session.emit(&schema, args.limit, Box::pin(batches)).await?;
+    let (rows, remark) = show(session, &basis, differences, args.limit, &mut counts).await?;
     let mut text = counts.to_string();
     if args.limit.is_some_and(|limit| rows >= limit) {
         text = format!("the first {}", thousands(rows));
@@ -67,6 +56,28 @@ pub(super) async fn run(session: &mut Session<'_>, args: DiffArgs) -> Outcome {
         basis.commit()
     ));
     Ok(ExitCodes::OK)
+}
+
+/// Writes differences, or the first so many.
+pub(super) async fn show(
+    session: &mut Session<'_>,
+    basis: &Basis,
+    differences: BatchStream,
+    limit: Option<u64>,
+    counts: &mut Counts,
+) -> Result<(u64, Option<String>), Failure> {
+    let is_table = session.is_table();
+    let shown = move |batch: &RecordBatch| -> Result<RecordBatch, Failure> {
+        let batch = rename(batch, &COLUMNS)?;
+        if is_table { in_words(&batch) } else { Ok(batch) }
+    };
+    let schema = shown(&RecordBatch::new_empty(diff_schema(basis.definition())))?.schema();
+    let batches = differences.map_err(Failure::from).and_then(|batch| {
+        // All are counted, also those beyond a limit, of which no more are read than come in one batch.
+        counts.add(&batch);
+        std::future::ready(shown(&batch))
+    });
+    session.emit(&schema, limit, Box::pin(batches)).await
 }
 
 impl Counts {

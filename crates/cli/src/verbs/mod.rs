@@ -8,6 +8,7 @@ mod history;
 mod live;
 mod maintain;
 mod reports;
+mod restore;
 mod retention;
 mod savepoint;
 mod session;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Diff(args) => diff::run(&mut session, args).await,
             Verb::Sql(args) => sql::run(&mut session, args).await,
             Verb::Changes(args) => changes::run(&mut session, args).await,
+            Verb::Restore(args) => restore::run(&mut session, args).await,
             Verb::Materialize { state, rebuild } => {
                 upkeep::materialize(&mut session, state, rebuild).await
             }

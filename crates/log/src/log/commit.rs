@@ -63,15 +63,15 @@ impl LogInner {
         background.push(task);
     }
 
-    /// Commits staged files under an epoch, exactly once.
+    /// Commits staged files under an epoch, exactly once; `None` if the condition did not hold on the state before the commit.
     pub(crate) async fn commit_epoch(
         &self,
         files: &[StagedFile],
         definition: Option<&StateDefinition>,
-        app_id: &str,
-        number: i64,
+        (app_id, number): (&str, i64),
         receipt: Receipt,
-    ) -> Result<EpochOutcome> {
+        holds: &(dyn Fn(&TableState) -> bool + Send + Sync),
+    ) -> Result<Option<EpochOutcome>> {
         let owner_id = format!("{OWNER_PREFIX}{app_id}");
         let known_last = self.table.transaction(app_id).await?;
         let known_owner = self.table.transaction(&owner_id).await?;
@@ -87,7 +87,10 @@ impl LogInner {
             .commit("WRITE", Some(true), note, |state, commit| {
                 let last = state.transaction(app_id).max(known_last);
                 if let Some(last) = last.filter(|last| *last >= number) {
-                    return Ok(Attempt::Stop(last));
+                    return Ok(Attempt::Stop(Some(last)));
+                }
+                if !holds(state) {
+                    return Ok(Attempt::Stop(None));
                 }
                 let owner = state.transaction(&owner_id).max(known_owner).unwrap_or(0);
                 // The first epoch of a handle makes it the owner; from then on a newer owner ends it.
@@ -108,20 +111,24 @@ impl LogInner {
             .await
             .map_err(|error| error.context(format!("state {}", self.name)))?;
         match outcome {
-            Outcome::Stopped(known) => {
+            Outcome::Stopped(None) => {
+                self.discard(files).await;
+                Ok(None)
+            }
+            Outcome::Stopped(Some(known)) => {
                 self.discard(files).await;
                 // What stopped it may be old knowledge: tell what the log holds now.
                 let newest = self.table.refresh().await?.transaction(app_id);
-                Ok(EpochOutcome::AlreadyApplied {
+                Ok(Some(EpochOutcome::AlreadyApplied {
                     last: newest.map_or(known, |last| last.max(known)),
-                })
+                }))
             }
             Outcome::Committed(state) => {
                 if let Some(generation) = generation {
                     self.owned.lock().insert(app_id.to_owned(), generation);
                 }
                 self.after_commit(&state, usize::try_from(receipt.rows).unwrap_or(usize::MAX))?;
-                Ok(EpochOutcome::Committed(Receipt { commit: state.version, ..receipt }))
+                Ok(Some(EpochOutcome::Committed(Receipt { commit: state.version, ..receipt })))
             }
         }
     }
