@@ -45,6 +45,7 @@ mod restore;
 mod stats;
 mod store;
 mod typed;
+mod upkeep;
 
 pub use alluvium_log::{
     Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
@@ -54,7 +55,7 @@ pub use alluvium_log::{
 pub use alluvium_materializer::{
     BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, Horizon, Kept,
     KeptBy, LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, Readable,
-    RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, VerifyReport,
+    RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,
@@ -71,9 +72,13 @@ pub use import::{
 };
 pub use raw::RawState;
 pub use restore::{RestoreOptions, RestoreOutcome, RestoreReport};
-pub use stats::StateStats;
+pub use stats::{DayStats, DepthStats, StateStats};
 pub use store::{Store, StoreBuilder, StoreSettings};
 pub use typed::{Change, Entry, State, StateAt, Value};
+pub use upkeep::{
+    FailedState, Leadership, Lease, MaintainEvent, MaintainRun, Maintainer, MaintainerOptions,
+    RunReport,
+};
 
 /// The example of the README, run as a test.
 #[cfg(doctest)]

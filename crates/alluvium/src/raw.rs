@@ -4,12 +4,12 @@ use alluvium_log::{
     EpochCommit, KeyFilter, Log, MaintenanceSettings, Receipt, Result, StateDefinition,
 };
 use alluvium_materializer::{
-    BatchStream, CompactReport, FoldSettings, LayoutSettings, MaintainOptions, MaintainReport,
-    MaintainStep, MaterializeOptions, MaterializeReport, RetentionReport, Savepoint, Snapshot,
-    StepOutcome, VerifyOptions, VerifyReport, explain_retention, maintain, materialize, verify,
-    whole_value,
+    BatchStream, CompactOptions, CompactReport, FoldSettings, LayoutSettings, MaintainOptions,
+    MaintainReport, MaintainStep, MaterializeOptions, MaterializeReport, RetentionReport,
+    Savepoint, Snapshot, StepOutcome, StopSignal, VerifyOptions, VerifyReport, compaction_debt,
+    explain_retention, maintain, materialize, verify, whole_value,
 };
-use alluvium_query::{Lookup, Point, Reader};
+use alluvium_query::{Basis, Lookup, Point, Reader};
 use arrow::array::RecordBatch;
 use parking_lot::Mutex;
 use std::any::{Any, TypeId};
@@ -190,10 +190,21 @@ impl RawState {
     /// Keeps the state small: see [`MaintainStep`]. Nothing that can be asked has another answer afterwards; what has expired can't be
     /// asked for any more.
     pub async fn maintain(&self, steps: &[MaintainStep], dry_run: bool) -> Result<MaintainReport> {
+        self.maintain_until(steps, dry_run, &StopSignal::default()).await
+    }
+
+    /// The same; no further step is begun once it is to stop.
+    pub async fn maintain_until(
+        &self,
+        steps: &[MaintainStep],
+        dry_run: bool,
+        stop: &StopSignal,
+    ) -> Result<MaintainReport> {
         let options = MaintainOptions {
             steps: steps.to_vec(),
             materialize: self.materialize_options(false),
             dry_run,
+            stop: stop.clone(),
         };
         maintain(&self.snapshot, &options).await
     }
@@ -242,9 +253,35 @@ impl RawState {
         verify(&self.snapshot, &options).await
     }
 
-    /// What lies in log and snapshot.
+    /// What lies in log and snapshot, told from what is in memory about their files.
     pub async fn stats(&self) -> Result<StateStats> {
         let basis = self.reader.basis().await?;
-        Ok(StateStats::of(self.name(), &basis))
+        self.stats_of(&basis)
+    }
+
+    /// The same, and what only the rows tell: the whole log is read.
+    pub async fn stats_in_depth(&self) -> Result<StateStats> {
+        let basis = self.reader.basis().await?;
+        let depth = self.depth(&basis).await?;
+        Ok(StateStats { depth: Some(depth), ..self.stats_of(&basis)? })
+    }
+
+    fn stats_of(&self, basis: &Basis) -> Result<StateStats> {
+        let options = CompactOptions {
+            fold: self.fold.clone(),
+            file_rows: self.layout.compacted_file_rows,
+            footers: self.reader.footers().clone(),
+            up_to_commit: basis
+                .snapshot()
+                .table()
+                .map_or(i64::MAX, |_| basis.snapshot().log_commit()),
+            dry_run: true,
+        };
+        let debt = compaction_debt(&self.log, basis.log(), &options)?;
+        Ok(StateStats::of(self.name(), basis, &debt, self.log.clock().now_ms()))
+    }
+
+    pub(crate) fn fold_settings(&self) -> &FoldSettings {
+        &self.fold
     }
 }

@@ -199,6 +199,11 @@ impl Store {
         self.inner.storage.label()
     }
 
+    /// Where it lies.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.inner.storage
+    }
+
     /// Where time comes from.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock

@@ -11,6 +11,7 @@
 mod args;
 
 mod demo;
+mod exporter;
 mod failure;
 mod output;
 mod progress;

@@ -43,16 +43,31 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Tells of the first Ctrl-C; the second one ends the process at once.
+/// Tells of the first Ctrl-C or SIGTERM; the second one ends the process at once.
 async fn listen(wanted: watch::Sender<bool>) {
-    if tokio::signal::ctrl_c().await.is_ok() {
+    if signal().await.is_ok() {
         wanted.send(true).ok();
-        if tokio::signal::ctrl_c().await.is_ok() {
+        if signal().await.is_ok() {
             std::process::exit(i32::from(ExitCodes::INTERRUPTED));
         }
     }
     // Without signals nothing will be told, but the receivers stay connected.
     wanted.closed().await;
+}
+
+/// Resolves when the process is asked to end.
+#[cfg(unix)]
+async fn signal() -> std::io::Result<()> {
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed,
+        _ = terminated.recv() => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() -> std::io::Result<()> {
+    tokio::signal::ctrl_c().await
 }
 
 /// Runs one command line, the program's name included, and gives its exit code.
@@ -68,7 +83,7 @@ where
     start_logging(cli.verbose, console);
     // These end cleanly by themselves; everything else is simply dropped, which the library allows at any moment.
     let ends_itself = match &cli.verb {
-        Verb::Append(_) => true,
+        Verb::Append(_) | Verb::Maintain(_) => true,
         Verb::Changes(args) => args.follow,
         _ => false,
     };

@@ -63,7 +63,8 @@ pub use layout::LayoutSettings;
 pub use maintain::{
     COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport, Footprint, Kept, KeptBy,
     MaintainOptions, MaintainReport, MaintainStep, Readable, RetentionReport, SavepointCost,
-    StepOutcome, StepReport, compact, expire, explain_retention, maintain,
+    StepOutcome, StepReport, StopSignal, compact, compaction_debt, expire, explain_retention,
+    maintain,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,

@@ -1,8 +1,10 @@
 //! Arguments of the verbs that keep a store small.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use alluvium::{MaintainStep, parse_duration};
+use alluvium::{MaintainStep, MaintainerOptions, parse_duration};
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -11,13 +13,19 @@ Examples:
   alluvium maintain                                  all states, all steps, once
   alluvium maintain users --dry-run                  tell what it would do
   alluvium maintain --steps compact,vacuum
+  alluvium maintain --max-seconds 300                what is left is done the next time
   alluvium maintain --every 10m --report /var/lib/alluvium/report.json
+  alluvium maintain --every 10m --metrics-listen 127.0.0.1:9464
 
 Steps, in this order: materialize folds the log into the snapshot; compact merges the log's files of
 days that are over; expire drops days past log_retention, if that is set; checkpoint makes opening
 fast; cleanup removes commits that no kept version needs; vacuum removes files that no kept version
 has. Answers are the same before and after, but for points before what has expired, which are refused.
-It may be killed at any moment and run again. How long what is kept: alluvium set.")]
+It may be killed at any moment and run again; at Ctrl-C or SIGTERM it brings the step at work to its
+end. How long what is kept: alluvium set.
+
+With --every, one of all processes with the same states and steps does the work, and the others
+wait to take over.")]
 pub(crate) struct MaintainArgs {
     /// The states; all of them when none is given
     #[arg(value_name = "STATE")]
@@ -29,11 +37,34 @@ pub(crate) struct MaintainArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Do it again and again, so long after the end of the last time, until stopped
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "dry_run")]
     pub(crate) every: Option<i64>,
-    /// Write the report of each run to this file, as one JSON array with an object for each state
+    /// Take over when the process that does it has shown no sign of life for so long [default: 30s]
+    #[arg(long, value_name = "SPAN", value_parser = span, requires = "every")]
+    pub(crate) takeover: Option<i64>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "every")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Begin no further step of a run after so many seconds; the one at work is brought to its end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_seconds: Option<u64>,
+    /// Write the report of each run to this file, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+}
+
+impl MaintainArgs {
+    pub(crate) fn options(&self) -> MaintainerOptions {
+        MaintainerOptions {
+            states: self.states.clone(),
+            steps: match self.steps.is_empty() {
+                true => MaintainStep::ALL.to_vec(),
+                false => self.steps.clone(),
+            },
+            dry_run: self.dry_run,
+            time_limit: self.max_seconds.map(Duration::from_secs),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +81,27 @@ pub(crate) struct SetArgs {
     /// A setting and its value
     #[arg(value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) changes: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  alluvium stats users
+  alluvium stats users --deep             also keys, late changes and ties: reads the whole log
+  alluvium stats --json | jq '.[].tail_age_ms'
+  alluvium stats --output jsonl | jq .log_bytes    all states
+
+The tail is what the snapshot does not fold yet: reads merge it in. Files to merge are what a
+compaction would take now; alluvium maintain does both.")]
+pub(crate) struct StatsArgs {
+    /// The state; all of them when not given
+    pub(crate) state: Option<String>,
+    /// Read the whole log, and tell also what only the rows tell
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// One JSON array: the same as --output json
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
 }
 
 fn step(text: &str) -> Result<MaintainStep, String> {

@@ -1,5 +1,7 @@
 //! The command line: what can be typed, and the help for it.
 
+#[cfg(test)]
+mod examples;
 mod maintain;
 mod read;
 mod retention;
@@ -7,7 +9,7 @@ mod write;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub(crate) use maintain::{MaintainArgs, SetArgs};
+pub(crate) use maintain::{MaintainArgs, SetArgs, StatsArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use retention::{RetentionArgs, RetentionVerb, SavepointArgs, SavepointVerb};
 pub(crate) use write::{AppendArgs, CreateArgs, RestoreArgs};
@@ -31,7 +33,7 @@ Exit codes:
   6  stored data is damaged, or verify found a difference
   7  the storage failed
   8  the memory that may be used (--memory) does not suffice
-  130  stopped by Ctrl-C";
+  130  stopped by Ctrl-C or SIGTERM before it was done";
 
 /// The state of your streams, kept as an immutable log that you can query.
 #[derive(Debug, Parser)]
@@ -150,15 +152,8 @@ Where a snapshot differs from its log the exit code is 6; the first key that dif
         /// The state; all of them when not given
         state: Option<String>,
     },
-    /// Tell what lies in log and snapshot
-    #[command(after_help = "\
-Examples:
-  alluvium stats users
-  alluvium stats --output jsonl | jq .log_bytes    all states")]
-    Stats {
-        /// The state; all of them when not given
-        state: Option<String>,
-    },
+    /// Tell what lies in log and snapshot, how it grows, and what maintenance is due
+    Stats(StatsArgs),
     /// List the states of the store
     #[command(after_help = "\
 Example:

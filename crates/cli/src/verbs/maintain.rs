@@ -1,14 +1,21 @@
-//! `maintain` and `set`: keeping states small, and saying how small.
+//! `maintain` and `set`: keeping states small, once or again and again, and saying how small.
 
 use std::path::Path;
 use std::time::Duration;
 
-use alluvium::{Durability, Error, ExpireReport, MaintainReport, MaintainStep, StepOutcome, Store};
+use alluvium::{
+    Durability, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
+    RunReport, StepOutcome, Store,
+};
 
 use super::{Outcome, Session, reports};
 use crate::args::{MaintainArgs, OutputFormat, SetArgs};
+use crate::exporter;
 use crate::failure::{ExitCodes, Failure};
 use crate::progress::{bytes, counted, duration};
+
+/// After how long without a sign of life a leader is taken over.
+const TAKEOVER_MS: i64 = 30_000;
 
 pub(super) async fn run(session: &mut Session<'_>, args: MaintainArgs) -> Outcome {
     if matches!(session.format(), OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow) {
@@ -16,93 +23,125 @@ pub(super) async fn run(session: &mut Session<'_>, args: MaintainArgs) -> Outcom
             "a report of maintenance has no columns: use --output table, json or jsonl",
         ));
     }
+    if let Some(address) = args.metrics_listen {
+        let address = exporter::start(address)?;
+        session.say(&format!("metrics at http://{address}/metrics"));
+    }
     // A store to maintain must be there already.
     drop(session.open().await?);
     let store = session.open_for_writing(Durability::Fsync).await?;
-    let Some(every_ms) = args.every else {
-        let failure = once(session, &store, &args).await?;
-        store.close().await;
-        return failure.map_or(Ok(ExitCodes::OK), Err);
+    let maintainer = Maintainer::new(&store, args.options());
+    let (stop, signal) = (session.console.stop.clone(), maintainer.stop_signal().clone());
+    let asked = tokio::spawn(async move {
+        stop.wait().await;
+        signal.stop();
+    });
+    let outcome = match args.every {
+        Some(every_ms) => repeat(session, &store, &maintainer, &args, every_ms).await,
+        None => once(session, &maintainer, &args).await,
     };
-    loop {
-        // One state that fails must not keep the others from being maintained, now or the next time.
-        if let Some(failure) = once(session, &store, &args).await? {
-            for line in failure.lines() {
-                session.console.say(&line);
-            }
+    asked.abort();
+    store.close().await;
+    outcome
+}
+
+async fn once(session: &mut Session<'_>, maintainer: &Maintainer, args: &MaintainArgs) -> Outcome {
+    let run = maintainer.run().await?;
+    show(session, &run)?;
+    write_report(args.report.as_deref(), &run.report)?;
+    match run.errors.into_iter().next() {
+        Some(error) => Err(error.into()),
+        None if maintainer.stop_signal().is_told() && run.report.is_cut_short() => {
+            Ok(ExitCodes::INTERRUPTED)
         }
-        session.console.stdout.flush()?;
-        tokio::time::sleep(jittered(every_ms)).await;
+        None => Ok(ExitCodes::OK),
     }
 }
 
-/// The span, up to a tenth longer, so that jobs which were started together part.
-fn jittered(every_ms: i64) -> Duration {
-    let every_ms = u64::try_from(every_ms).unwrap_or(0);
-    let nanos = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| u64::from(since.subsec_nanos()));
-    Duration::from_millis(every_ms + every_ms / 10 * (nanos % 1_000) / 1_000)
-}
-
-/// Maintains each state once; gives the first failure after all states had their turn.
-async fn once(
+async fn repeat(
     session: &mut Session<'_>,
     store: &Store,
+    maintainer: &Maintainer,
     args: &MaintainArgs,
-) -> Result<Option<Failure>, Failure> {
-    let steps = match args.steps.is_empty() {
-        true => MaintainStep::ALL.to_vec(),
-        false => args.steps.clone(),
-    };
-    let names = match args.states.is_empty() {
-        true => store.state_names().await?,
-        false => args.states.clone(),
-    };
-    let (mut lines, mut failure) = (Vec::new(), None);
-    for name in names {
-        let maintained = match store.raw_state(&name).await {
-            Ok(state) => state.maintain(&steps, args.dry_run).await,
-            Err(error) => Err(error),
-        };
-        match maintained {
-            Ok(done) => {
-                if session.is_table() {
-                    session.console.stdout.write_all(tell(&done).as_bytes())?;
+    every_ms: i64,
+) -> Outcome {
+    let span_ms = args.takeover.unwrap_or(TAKEOVER_MS);
+    let mut lease = store.lease(&maintainer.name(), &holder(), span_ms)?;
+    let every = Duration::from_millis(u64::try_from(every_ms).unwrap_or(0));
+    let mut failure = None;
+    let stop = maintainer.stop_signal();
+    let released = maintainer
+        .run_every(every, &mut lease, |event| match event {
+            MaintainEvent::Leads => session.say("this process does the maintenance"),
+            MaintainEvent::Follows(holder) => session
+                .say(&format!("{holder} does the maintenance; this process waits to take over")),
+            // What fails now is tried again the next time.
+            MaintainEvent::Failed(error) => session.console.tell(&error.into()),
+            MaintainEvent::Ran(run) => {
+                if let Err(error) = show(session, &run) {
+                    failure = Some(error);
+                    stop.stop();
                 }
-                let line = serde_json::to_string(&done);
-                lines.push(line.map_err(|error| Error::internal("a report").with_source(error))?);
+                for error in run.errors {
+                    session.console.tell(&error.into());
+                }
+                if let Err(error) = write_report(args.report.as_deref(), &run.report) {
+                    session.console.tell(&error);
+                }
             }
-            Err(error) => {
-                failure.get_or_insert(Failure::from(error));
-            }
-        }
+        })
+        .await;
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(released.map(|()| ExitCodes::OK)?),
     }
-    if let Some(path) = &args.report {
-        write_report(path, &lines)?;
+}
+
+/// How this process is called by others that wait for it.
+fn holder() -> String {
+    let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
+    let host = host.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    let host = host.map_or_else(|| "an unknown host".to_owned(), |name| name.trim().to_owned());
+    format!("process {} on {host}", std::process::id())
+}
+
+/// Writes what a run did, state by state.
+fn show(session: &mut Session<'_>, run: &MaintainRun) -> Result<(), Failure> {
+    let mut lines = Vec::with_capacity(run.report.states.len());
+    for done in &run.report.states {
+        if session.is_table() {
+            session.console.stdout.write_all(tell(done).as_bytes())?;
+        }
+        lines.push(json(done)?);
     }
     match session.format() {
         OutputFormat::Table => {}
-        OutputFormat::Json => writeln!(session.console.stdout, "{}", array(&lines))?,
+        OutputFormat::Json => writeln!(session.console.stdout, "[{}]", lines.join(",\n "))?,
         _ => {
             for line in &lines {
                 writeln!(session.console.stdout, "{line}")?;
             }
         }
     }
-    Ok(failure)
+    if !run.report.left_out.is_empty() {
+        session.say(&format!("not begun: {}", run.report.left_out.join(", ")));
+    }
+    Ok(session.console.stdout.flush()?)
 }
 
-fn array(lines: &[String]) -> String {
-    format!("[{}]", lines.join(",\n "))
+fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string(report)
+        .map_err(|error| Error::internal("a report").with_source(error).into())
 }
 
 /// Replaces the file at once, so that whoever reads it never sees half of it.
-fn write_report(path: &Path, lines: &[String]) -> Result<(), Failure> {
+fn write_report(path: Option<&Path>, report: &RunReport) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
     let mut staged = path.as_os_str().to_owned();
     staged.push(".tmp");
+    let text = json(report)? + "\n";
     let write = || {
-        std::fs::write(&staged, array(lines) + "\n")?;
+        std::fs::write(&staged, text)?;
         std::fs::rename(&staged, path)
     };
     write().map_err(|error| {
@@ -124,6 +163,9 @@ fn tell(done: &MaintainReport) -> String {
     );
     for step in &done.steps {
         text.push_str(&format!("  {:<12}{}\n", step.step.name(), tell_step(&step.outcome)));
+    }
+    for step in &done.left_out {
+        text.push_str(&format!("  {:<12}not begun\n", step.name()));
     }
     text.push_str(&format!(
         "  readable    versions {} to {} of the log",

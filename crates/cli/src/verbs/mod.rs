@@ -13,6 +13,7 @@ mod retention;
 mod savepoint;
 mod session;
 mod sql;
+mod stats;
 mod upkeep;
 
 use clap::CommandFactory;
@@ -21,7 +22,7 @@ use futures::future::BoxFuture;
 
 pub(crate) use session::Session;
 
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, OutputFormat, Verb};
 use crate::demo;
 use crate::failure::{ExitCodes, Failure};
 use crate::terminal::Console;
@@ -33,6 +34,10 @@ pub(crate) type Outcome = Result<u8, Failure>;
 pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
     async move {
         let Cli { store, output, memory, quiet, verbose: _, verb } = cli;
+        let output = match &verb {
+            Verb::Stats(args) if args.json => Some(OutputFormat::Json),
+            _ => output,
+        };
         let mut session = Session::new(console, store, output, memory, quiet);
         match verb {
             Verb::Create(args) => create::run(&mut session, args).await,
@@ -52,7 +57,7 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Retention(args) => retention::run(&mut session, args.verb).await,
             Verb::Set(args) => maintain::set(&mut session, args).await,
             Verb::Verify { state } => upkeep::verify(&mut session, state).await,
-            Verb::Stats { state } => upkeep::stats(&mut session, state).await,
+            Verb::Stats(args) => stats::run(&mut session, args).await,
             Verb::States => upkeep::states(&mut session).await,
             Verb::Demo { dir } => demo::run(&mut session, &dir).await,
             Verb::Completions { shell } => completions(&mut session, shell),

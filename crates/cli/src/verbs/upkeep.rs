@@ -1,11 +1,9 @@
-//! `materialize`, `verify`, `stats`, `states`: the verbs of an operator.
+//! `materialize`, `verify`, `states`: the verbs of an operator.
 
 use std::time::Duration;
 
 use alluvium::format::format_fields;
-use alluvium::{
-    Durability, Error, MaterializeReport, SnapshotChange, StateStats, Store, VerifyReport,
-};
+use alluvium::{Durability, Error, MaterializeReport, SnapshotChange, Store, VerifyReport};
 
 use super::{Outcome, Session, reports};
 use crate::failure::{ExitCodes, Failure};
@@ -14,15 +12,15 @@ use crate::progress::{bytes, counted, duration, thousands};
 
 /// The states of a verb: the one that is named, or all of them. What is wrong with one of all does not keep the verb from
 /// the others.
-struct Wanted {
-    names: Vec<String>,
+pub(super) struct Wanted {
+    pub(super) names: Vec<String>,
     is_all: bool,
     /// The exit code of the first failure.
-    code: u8,
+    pub(super) code: u8,
 }
 
 impl Wanted {
-    async fn new(store: &Store, state: Option<String>) -> Result<Self, Failure> {
+    pub(super) async fn new(store: &Store, state: Option<String>) -> Result<Self, Failure> {
         let is_all = state.is_none();
         let names = match state {
             Some(name) => vec![name],
@@ -32,7 +30,7 @@ impl Wanted {
     }
 
     /// What was done with a state; nothing when it failed and the others go on.
-    fn done<T>(
+    pub(super) fn done<T>(
         &mut self,
         session: &mut Session<'_>,
         outcome: Result<T, Error>,
@@ -194,61 +192,6 @@ fn complaints(state: &str, found: &VerifyReport) -> Vec<String> {
         ));
     }
     messages
-}
-
-pub(super) async fn stats(session: &mut Session<'_>, state: Option<String>) -> Outcome {
-    let store = session.open().await?;
-    let mut lines = Vec::new();
-    let mut wanted = Wanted::new(&store, state).await?;
-    for name in wanted.names.clone() {
-        let outcome = async { store.raw_state(&name).await?.stats().await }.await;
-        let Some(figures) = wanted.done(session, outcome)? else { continue };
-        if session.is_table() {
-            let text = tell_stats(&figures);
-            session.console.stdout.write_all(text.as_bytes())?;
-        } else {
-            let text = serde_json::to_string(&figures);
-            lines.push(text.map_err(|error| Error::internal("a report").with_source(error))?);
-        }
-    }
-    reports::write(session, &lines)?;
-    Ok(wanted.code)
-}
-
-fn tell_stats(figures: &StateStats) -> String {
-    let days = match (&figures.first_day, &figures.last_day) {
-        (Some(first), Some(last)) => {
-            format!(", {} from {first} to {last}", counted(figures.log_days, "day"))
-        }
-        _ => String::new(),
-    };
-    let snapshot = if figures.snapshot_version < 0 {
-        "none yet".to_owned()
-    } else {
-        let live = figures.snapshot_live_keys.map_or_else(
-            || counted(figures.snapshot_rows, "row"),
-            |live| counted(live, "live key"),
-        );
-        format!(
-            "{live}, {}, {} and {}, {}, as of commit {}",
-            counted(figures.snapshot_tombstones, "tombstone"),
-            counted(figures.base_files, "base file"),
-            counted(figures.run_files, "run file"),
-            bytes(figures.snapshot_bytes),
-            figures.snapshot_commit
-        )
-    };
-    format!(
-        "{}  (ordered by {}, commit {})\n  log       {}, {}, {}{days}\n  snapshot  {snapshot}\n  tail      {}, {}\n",
-        figures.state,
-        figures.order_by,
-        figures.commit,
-        counted(figures.log_rows, "row"),
-        counted(figures.log_files, "file"),
-        bytes(figures.log_bytes),
-        counted(u64::try_from(figures.tail_commits).unwrap_or(0), "commit"),
-        counted(figures.tail_rows, "row"),
-    )
 }
 
 pub(super) async fn states(session: &mut Session<'_>) -> Outcome {

@@ -83,14 +83,7 @@ pub async fn compact(log: &Log, options: &CompactOptions) -> Result<CompactRepor
     let mut report = CompactReport::default();
     for _ in 0..MAX_PASSES {
         let state = log.refresh().await?;
-        let settings = log.maintenance_settings()?;
-        let rules = Rules {
-            now_ms: log.clock().now_ms(),
-            compact_after_ms: settings.compact_after_ms,
-            up_to_commit: options.up_to_commit,
-            input_bytes: options.fold.memory_budget_bytes as u64 / 2,
-        };
-        let plans = plan(&state, &rules);
+        let plans = plan(&state, &rules(log, options)?);
         if plans.is_empty() {
             break;
         }
@@ -116,6 +109,28 @@ pub async fn compact(log: &Log, options: &CompactOptions) -> Result<CompactRepor
         }
     }
     Ok(report)
+}
+
+/// What a compaction of a state of the log would merge first; it looks at nothing but the state, and waits for nobody.
+pub fn compaction_debt(
+    log: &Log,
+    state: &TableState,
+    options: &CompactOptions,
+) -> Result<CompactReport> {
+    let mut report = CompactReport::default();
+    for day in plan(state, &rules(log, options)?) {
+        report.count(&day, &[]);
+    }
+    Ok(report)
+}
+
+fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
+    Ok(Rules {
+        now_ms: log.clock().now_ms(),
+        compact_after_ms: log.maintenance_settings()?.compact_after_ms,
+        up_to_commit: options.up_to_commit,
+        input_bytes: options.fold.memory_budget_bytes as u64 / 2,
+    })
 }
 
 impl CompactReport {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
+use super::stop::StopSignal;
 use crate::inputs::log_files;
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
 use crate::snapshot::{Horizon, Snapshot};
@@ -86,6 +87,8 @@ pub struct MaintainOptions {
     pub materialize: MaterializeOptions,
     /// Tell what would be done, and change nothing.
     pub dry_run: bool,
+    /// Begin no further step once this is wanted.
+    pub stop: StopSignal,
 }
 
 /// What one step did, or would do.
@@ -173,6 +176,8 @@ pub struct MaintainReport {
     pub horizon: Option<Horizon>,
     /// The steps, in the order in which they were carried out.
     pub steps: Vec<StepReport>,
+    /// The steps that were not begun, because the run was to stop.
+    pub left_out: Vec<MaintainStep>,
     /// How long it took.
     pub elapsed_ms: u64,
 }
@@ -196,9 +201,14 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         expired_commit: 0,
         horizon: None,
         steps: Vec::new(),
+        left_out: Vec::new(),
         elapsed_ms: 0,
     };
     for step in MaintainStep::ALL.into_iter().filter(|step| options.steps.contains(step)) {
+        if options.stop.is_wanted() {
+            report.left_out.push(step);
+            continue;
+        }
         let begun = Instant::now();
         let outcome = run(step, snapshot, &settings, options).await.map_err(|error| {
             error.context(format!("maintaining {}, step {step}", snapshot.log().name()))

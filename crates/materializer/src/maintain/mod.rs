@@ -6,10 +6,12 @@ mod expire;
 mod job;
 mod plan;
 mod retention;
+mod stop;
 
-pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact};
+pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};
 pub use expire::{ExpireReport, expire};
 pub use job::{
     Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome, StepReport, maintain,
 };
 pub use retention::{Kept, KeptBy, Readable, RetentionReport, SavepointCost, explain_retention};
+pub use stop::StopSignal;
