@@ -40,6 +40,7 @@ pub mod format;
 mod heap;
 mod import;
 pub mod metrics;
+mod process;
 mod raw;
 mod restore;
 mod stats;
@@ -70,6 +71,7 @@ pub use epoch_stream::{EPOCHS_IN_FLIGHT, EpochStream};
 pub use import::{
     Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
 };
+pub use process::{NamedSetting, ProcessSettings, SETTINGS_FILE, SettingSource, parse_bytes};
 pub use raw::RawState;
 pub use restore::{RestoreOptions, RestoreOutcome, RestoreReport};
 pub use stats::{DayStats, DepthStats, StateStats};

@@ -323,6 +323,11 @@ impl Store {
         Ok(Some(raw))
     }
 
+    /// Forgets the handle on a state, so that the next one who asks for the state opens it anew.
+    pub(crate) async fn forget(&self, name: &str) {
+        self.inner.states.lock().await.remove(name);
+    }
+
     fn log_options(&self) -> LogOptions {
         LogOptions { clock: self.inner.clock.clone(), ..LogOptions::default() }
     }

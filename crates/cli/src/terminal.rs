@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use alluvium::SETTINGS_FILE;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
@@ -30,8 +32,12 @@ pub struct Console {
     pub has_color: bool,
     /// Whether colors are welcome at all (`NO_COLOR`).
     pub allows_color: bool,
-    /// The value of `ALLUVIUM_STORE`.
+    /// The store, where no option names it.
     pub store: Option<String>,
+    /// The file of settings, where no option names it.
+    pub config: Option<PathBuf>,
+    /// The variables of the environment that begin with `ALLUVIUM_`.
+    pub environment: Vec<(String, String)>,
     /// What tells that the user wants to stop.
     pub stop: Stop,
 }
@@ -61,7 +67,9 @@ impl Console {
             width: width.filter(|_| stdout_is_terminal),
             has_color: stdout_is_terminal && !no_color && !is_dumb,
             allows_color: !no_color && !is_dumb,
-            store: std::env::var("ALLUVIUM_STORE").ok().filter(|store| !store.is_empty()),
+            store: None,
+            config: config_of_process(),
+            environment: environment_of_process(),
             stdin: Some(Box::new(stdin)),
             stdout: Box::new(BufWriter::with_capacity(BUFFER_BYTES, stdout)),
             stderr: Box::new(stderr),
@@ -83,6 +91,8 @@ impl Console {
             has_color: false,
             allows_color: false,
             store: None,
+            config: None,
+            environment: Vec::new(),
             stop: Stop::never(),
         };
         (console, stdout, stderr)
@@ -122,6 +132,21 @@ impl Console {
     pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.stderr, "{line}").and_then(|()| self.stderr.flush()).ok();
     }
+}
+
+/// The file that `ALLUVIUM_CONFIG` names, or the one in the current folder if there is one.
+fn config_of_process() -> Option<PathBuf> {
+    let named = std::env::var_os("ALLUVIUM_CONFIG").filter(|name| !name.is_empty());
+    let here = PathBuf::from(SETTINGS_FILE);
+    named.map(PathBuf::from).or_else(|| here.is_file().then_some(here))
+}
+
+/// Variables that are no text can't be settings, which all are.
+fn environment_of_process() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("ALLUVIUM_")).collect()
 }
 
 /// What was written to a stream in memory. Clones share it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium::{
-    Leadership, Lease, MaintainStep, Maintainer, MaintainerOptions, ManualClock, Store,
+    ErrorKind, Leadership, Lease, MaintainStep, Maintainer, MaintainerOptions, ManualClock, Store,
 };
 use serde_json::Value;
 
@@ -160,6 +160,27 @@ async fn a_run_that_is_to_stop_ends_with_the_step_at_work_and_says_what_it_left(
     assert!(!done.is_cut_short());
     assert_eq!(done.states.len(), 2);
     assert_eq!(commit_of(&state).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_is_replaced_under_a_long_job_is_maintained_again_the_next_time() {
+    let home = Home::new();
+    let put = async |versions: i64| {
+        let state = by_version(&home.open().await, "s").await;
+        for version in 1..=versions {
+            state.append(&n_batch(&[("k", version, Some(version))])).await.unwrap();
+        }
+    };
+    put(5).await;
+    let maintainer = Maintainer::new(&home.open().await, MaintainerOptions::default());
+    assert_eq!(maintainer.run().await.unwrap().errors.len(), 0);
+    std::fs::remove_dir_all(home.folder.path().join("s")).unwrap();
+    put(7).await;
+    let run = maintainer.run().await.unwrap();
+    assert_eq!(run.errors[0].kind(), ErrorKind::IdentityChanged, "{:?}", run.errors);
+    let run = maintainer.run().await.unwrap();
+    assert_eq!(run.errors.len(), 0, "{:?}", run.errors);
+    assert_eq!(run.report.states[0].log_after.version, 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -126,3 +126,53 @@ fn a_store_in_memory_is_refused_because_it_would_be_gone_at_once() {
         fail(&home, &arguments, &change("a", 1, 1), 2, &["memory://", "give a folder"]);
     }
 }
+
+#[test]
+fn settings_come_from_options_the_environment_and_the_file_in_this_order() {
+    let home = Home::new();
+    succeed(&home, &["append", "s"], &change("k", 1, 1));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("alluvium.toml");
+    let text = format!(
+        "store = {:?}\nmemory_budget_bytes = \"32MiB\"\ntail_bytes = \"5MB\"\n",
+        home.uri()
+    );
+    std::fs::write(&file, text).unwrap();
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = program(&home, arguments);
+        command.env_remove("ALLUVIUM_STORE").envs(variables.iter().copied());
+        command.current_dir(folder.path());
+        finish(command, "")
+    };
+    let setting = |arguments: &[&str], variables: &[(&str, &str)], name: &str| {
+        let output = run(&[&["config"], arguments].concat(), variables);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rows = lines(&String::from_utf8(output.stdout).unwrap());
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        format!("{} by {}", row["value"].as_str().unwrap(), row["source"].as_str().unwrap())
+    };
+    assert_eq!(setting(&[], &[], "tail_bytes"), "5000000 by file");
+    let variable = [("ALLUVIUM_MEMORY_BUDGET_BYTES", "64MiB")];
+    assert_eq!(setting(&[], &[], "memory_budget_bytes"), "33554432 by file");
+    assert_eq!(setting(&[], &variable, "memory_budget_bytes"), "67108864 by environment");
+    let option = ["--memory", "1MiB"];
+    assert_eq!(setting(&option, &variable, "memory_budget_bytes"), "1048576 by option");
+    assert_eq!(setting(&[], &[], "epoch_bytes"), "67108864 by default");
+    // The store is found by the file, wherever it was named from.
+    for (arguments, variables) in [
+        (vec!["get", "s", "k"], vec![]),
+        (vec!["--config", file.to_str().unwrap(), "get", "s", "k"], vec![]),
+        (vec!["get", "s", "k"], vec![("ALLUVIUM_CONFIG", file.to_str().unwrap())]),
+    ] {
+        let output = run(&arguments, &variables);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let output = run(&["get", "s", "k"], &[("ALLUVIUM_STORE", "nowhere")]);
+    assert_eq!(output.status.code(), Some(3), "the environment counts before the file");
+    std::fs::write(&file, "tail_byte = 3").unwrap();
+    let output = run(&["get", "s", "k"], &[]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("alluvium.toml") && message.contains("tail_bytes"), "{message}");
+    fail(&home, &["--config", "/nowhere.toml", "states"], "", 3, &["/nowhere.toml"]);
+}

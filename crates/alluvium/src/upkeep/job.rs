@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use alluvium_log::{Error, Result};
+use alluvium_log::{Error, ErrorKind, Result};
 use alluvium_materializer::{Footprint, MaintainReport, MaintainStep, StopSignal};
 use rand::Rng;
 use serde::Serialize;
@@ -166,6 +166,10 @@ impl Maintainer {
                     run.report.states.push(done);
                 }
                 Err(error) => {
+                    if error.kind() == ErrorKind::IdentityChanged {
+                        // A state that was replaced under a job of months is another one from now on.
+                        self.store.forget(&name).await;
+                    }
                     ::metrics::counter!(metrics::MAINTAIN_FAILURES, "state" => name.clone())
                         .increment(1);
                     run.report.failed.push(FailedState { state: name, error: error.to_string() });

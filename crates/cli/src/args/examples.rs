@@ -145,3 +145,17 @@ fn kubernetes_objects_are_cron_jobs_that_run_a_command_of_ours() {
         parses(&[&["alluvium"], words.as_slice()].concat());
     }
 }
+
+#[test]
+fn the_file_of_settings_is_one_that_is_read() {
+    let folder = std::env::temp_dir().join(format!("alluvium-examples-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for block in blocks("toml") {
+        let path = folder.join(alluvium::SETTINGS_FILE);
+        std::fs::write(&path, &block).unwrap();
+        let read = alluvium::ProcessSettings::load(Some(&path), []).unwrap();
+        assert_eq!(read.store.as_deref(), Some("/srv/state"));
+        assert_eq!(read.settings.memory_budget_bytes, 1 << 30);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -7,6 +7,9 @@ mod read;
 mod retention;
 mod write;
 
+use std::path::PathBuf;
+
+use alluvium::parse_bytes;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use maintain::{MaintainArgs, SetArgs, StatsArgs};
@@ -42,6 +45,9 @@ pub(crate) struct Cli {
     /// The store: a folder, or file:///folder [env: ALLUVIUM_STORE]
     #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
+    /// The file of settings; ./alluvium.toml if it is there [env: ALLUVIUM_CONFIG]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
+    pub(crate) config: Option<PathBuf>,
     /// How rows are written: by default a table on a terminal, and JSON lines in a pipe
     #[arg(long, short, global = true, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<OutputFormat>,
@@ -60,23 +66,9 @@ pub(crate) struct Cli {
 
 /// A number of bytes, with a unit or without.
 fn byte_count(text: &str) -> Result<usize, String> {
-    const UNITS: [(&str, usize); 8] = [
-        ("", 1),
-        ("b", 1),
-        ("kb", 1_000),
-        ("mb", 1_000_000),
-        ("gb", 1_000_000_000),
-        ("kib", 1 << 10),
-        ("mib", 1 << 20),
-        ("gib", 1 << 30),
-    ];
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let unit = text.strip_prefix(digits).unwrap_or_default().trim().to_ascii_lowercase();
-    let size = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, size)| *size);
-    let number = digits.parse::<usize>().ok();
-    number
-        .zip(size)
-        .and_then(|(number, size)| number.checked_mul(size))
+    parse_bytes(text)
+        .ok()
+        .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| *bytes > 0)
         .ok_or_else(|| "give a number of bytes such as 512MiB, 2GiB or 1000000000".to_owned())
 }
@@ -154,6 +146,16 @@ Where a snapshot differs from its log the exit code is 6; the first key that dif
     },
     /// Tell what lies in log and snapshot, how it grows, and what maintenance is due
     Stats(StatsArgs),
+    /// Show the settings of this process, and where they come from
+    #[command(after_help = "\
+Examples:
+  alluvium config
+  ALLUVIUM_TAIL_BYTES=1GiB alluvium config --output jsonl
+
+An option counts before the environment, the environment before the file, the file before the
+defaults. In alluvium.toml a setting is written as it is shown, such as tail_bytes = \"1GiB\"; in
+the environment in capitals, such as ALLUVIUM_TAIL_BYTES=1GiB.")]
+    Config,
     /// List the states of the store
     #[command(after_help = "\
 Example:
@@ -170,7 +172,7 @@ to play with.")]
     Demo {
         /// The folder for the demo's data and store; a former demo in it is replaced
         #[arg(long, default_value = "flights-demo", value_name = "FOLDER")]
-        dir: std::path::PathBuf,
+        dir: PathBuf,
     },
     /// Write completions for a shell
     #[command(after_help = "\
@@ -194,7 +196,7 @@ mod tests {
             [read("512MiB"), read("2 GiB"), read("7"), read("1kb")],
             [Some(512 << 20), Some(2 << 30), Some(7), Some(1_000)]
         );
-        assert_eq!([read("0"), read("x"), read("1TB"), read("1.5GiB"), read("-1")], [None; 5]);
+        assert_eq!([read("0"), read("x"), read("1QB"), read("1.5GiB"), read("-1")], [None; 5]);
     }
 
     #[test]

@@ -224,7 +224,7 @@ pub(crate) struct AppendArgs {
     /// The order of a state that doesn't exist: event_time (the default) or version
     #[arg(long, value_name = "ORDER", value_parser = order_by)]
     pub(crate) order_by: Option<OrderBy>,
-    /// What an acknowledged write on a local disk means
-    #[arg(long, value_enum, default_value_t = DurabilityArg::Fsync, hide_possible_values = true)]
-    pub(crate) durability: DurabilityArg,
+    /// What an acknowledged write on a local disk means: as the settings say, fsync by default
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) durability: Option<DurabilityArg>,
 }

@@ -13,7 +13,10 @@ use crate::progress::{Progress, counted, thousands};
 pub(super) async fn run(session: &mut Session<'_>, args: AppendArgs) -> Outcome {
     let options = options(&args)?;
     let inputs = inputs(session, &args.files)?;
-    let store = session.open_for_writing(args.durability.into()).await?;
+    if let Some(durability) = args.durability {
+        session.set_durability(durability.into());
+    }
+    let store = session.open_for_writing().await?;
     let progress = Progress::new(session.shows_progress());
     let bar = progress.clone();
     let mut import = Import::new(&store, &args.state, inputs)

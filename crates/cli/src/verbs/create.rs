@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use alluvium::format::{ChangeReader, ReadOptions, format_fields, parse_fields};
-use alluvium::{Durability, StateDefinition, StateSettings};
+use alluvium::{StateDefinition, StateSettings};
 use arrow::datatypes::Fields;
 
 use super::{Outcome, Session, reports};
@@ -20,7 +20,7 @@ pub(super) async fn run(session: &mut Session<'_>, args: CreateArgs) -> Outcome 
     if let Some(max_future_ms) = args.max_future_ms {
         settings.max_future_ms = max_future_ms;
     }
-    let store = session.open_for_writing(Durability::Fsync).await?;
+    let store = session.open_for_writing().await?;
     let (state, created) = store.create_state(&args.state, &fields, settings).await?;
     store.close().await;
     let definition = state.definition();

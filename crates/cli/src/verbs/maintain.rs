@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use alluvium::{
-    Durability, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
-    RunReport, StepOutcome, Store,
+    Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer, RunReport,
+    StepOutcome, Store,
 };
 
 use super::{Outcome, Session, reports};
@@ -29,7 +29,7 @@ pub(super) async fn run(session: &mut Session<'_>, args: MaintainArgs) -> Outcom
     }
     // A store to maintain must be there already.
     drop(session.open().await?);
-    let store = session.open_for_writing(Durability::Fsync).await?;
+    let store = session.open_for_writing().await?;
     let maintainer = Maintainer::new(&store, args.options());
     let (stop, signal) = (session.console.stop.clone(), maintainer.stop_signal().clone());
     let asked = tokio::spawn(async move {
@@ -271,7 +271,7 @@ pub(super) async fn set(session: &mut Session<'_>, args: SetArgs) -> Outcome {
         true => session.open().await?,
         false => {
             drop(session.open().await?);
-            session.open_for_writing(Durability::Fsync).await?
+            session.open_for_writing().await?
         }
     };
     let state = store.raw_state(&args.state).await?;

@@ -2,6 +2,7 @@
 
 mod append;
 mod changes;
+mod config;
 mod create;
 mod diff;
 mod history;
@@ -33,12 +34,12 @@ pub(crate) type Outcome = Result<u8, Failure>;
 /// Carries out a command line. In a box, because the demo runs others inside of it.
 pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
     async move {
-        let Cli { store, output, memory, quiet, verbose: _, verb } = cli;
+        let Cli { store, config, output, memory, quiet, verbose: _, verb } = cli;
         let output = match &verb {
             Verb::Stats(args) if args.json => Some(OutputFormat::Json),
             _ => output,
         };
-        let mut session = Session::new(console, store, output, memory, quiet);
+        let mut session = Session::new(console, store, config.as_deref(), output, memory, quiet)?;
         match verb {
             Verb::Create(args) => create::run(&mut session, args).await,
             Verb::Append(args) => append::run(&mut session, args).await,
@@ -58,6 +59,7 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Set(args) => maintain::set(&mut session, args).await,
             Verb::Verify { state } => upkeep::verify(&mut session, state).await,
             Verb::Stats(args) => stats::run(&mut session, args).await,
+            Verb::Config => config::run(&mut session),
             Verb::States => upkeep::states(&mut session).await,
             Verb::Demo { dir } => demo::run(&mut session, &dir).await,
             Verb::Completions { shell } => completions(&mut session, shell),

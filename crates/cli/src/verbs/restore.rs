@@ -1,6 +1,6 @@
 //! `restore`: the latest state, or some of its keys, as at a point; what would change is shown first.
 
-use alluvium::{Durability, Error, Point, RestoreOutcome, RestoreReport};
+use alluvium::{Error, Point, RestoreOutcome, RestoreReport};
 
 use super::diff::{Counts, show};
 use super::{Outcome, Session, reports};
@@ -18,7 +18,7 @@ pub(super) async fn run(session: &mut Session<'_>, args: RestoreArgs) -> Outcome
         true => session.open().await?,
         false => {
             drop(session.open().await?);
-            session.open_for_writing(Durability::Fsync).await?
+            session.open_for_writing().await?
         }
     };
     let state = store.raw_state(&args.state).await?;

@@ -1,6 +1,6 @@
 //! `savepoint`: keeping a state as it is under a name, and letting go of it.
 
-use alluvium::{Durability, Error, Savepoint};
+use alluvium::{Error, Savepoint};
 use serde_json::json;
 
 use super::{Outcome, Session, reports};
@@ -14,7 +14,7 @@ pub(super) async fn run(session: &mut Session<'_>, verb: SavepointVerb) -> Outco
     let store = session.open().await?;
     match verb {
         SavepointVerb::Create { state, name, note } => {
-            let store = session.open_for_writing(Durability::Fsync).await?;
+            let store = session.open_for_writing().await?;
             let made = store.raw_state(&state).await?;
             let made = made.create_savepoint(&name, note.as_deref()).await?;
             session.say(&format!(
@@ -32,7 +32,7 @@ pub(super) async fn run(session: &mut Session<'_>, verb: SavepointVerb) -> Outco
             reports::write_as(session, &lines, TableStyle::Rows)?;
         }
         SavepointVerb::Release { state, name } => {
-            let store = session.open_for_writing(Durability::Fsync).await?;
+            let store = session.open_for_writing().await?;
             let released = store.raw_state(&state).await?.release_savepoint(&name).await?;
             session.say(&format!(
                 "{state}: {name}, as of commit {}, is released; its files go with a vacuum when no read can last so long",

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use alluvium::{Durability, Error, ErrorKind, Point, RawState, Store, StoreSettings};
+use alluvium::{Durability, Error, ErrorKind, Point, ProcessSettings, RawState, Store};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
@@ -17,30 +17,43 @@ use crate::terminal::Console;
 /// One command being carried out.
 pub(crate) struct Session<'a> {
     pub(crate) console: &'a mut Console,
-    store: Option<String>,
+    process: ProcessSettings,
     output: Option<OutputFormat>,
-    memory_budget_bytes: usize,
     is_quiet: bool,
     started: Instant,
 }
 
 impl<'a> Session<'a> {
+    /// A command with the settings of its process, and what options say on top of them.
     pub(crate) fn new(
         console: &'a mut Console,
         store: Option<String>,
+        config: Option<&Path>,
         output: Option<OutputFormat>,
         memory: Option<usize>,
         is_quiet: bool,
-    ) -> Self {
-        let memory_budget_bytes = memory.unwrap_or(StoreSettings::default().memory_budget_bytes);
-        Self { console, store, output, memory_budget_bytes, is_quiet, started: Instant::now() }
+    ) -> Result<Self, Failure> {
+        let file = config.or(console.config.as_deref());
+        let mut process = ProcessSettings::load(file, console.environment.iter().cloned())?;
+        if let Some(store) = store.or_else(|| console.store.clone()) {
+            process = process.with("store", &store)?;
+        }
+        if let Some(bytes) = memory {
+            process = process.with("memory_budget_bytes", &bytes.to_string())?;
+        }
+        Ok(Self { console, process, output, is_quiet, started: Instant::now() })
+    }
+
+    /// The settings of the process.
+    pub(crate) fn process(&self) -> &ProcessSettings {
+        &self.process
     }
 
     /// The store's URI, as it was given.
     fn uri(&self) -> Result<String, Failure> {
-        let uri = self.store.clone().or_else(|| self.console.store.clone()).ok_or_else(|| {
+        let uri = self.process.store.clone().ok_or_else(|| {
             Failure::usage(
-                "no store is named: give --store URI (a folder such as ./store), or set ALLUVIUM_STORE",
+                "no store is named: give --store URI (a folder such as ./store), or set ALLUVIUM_STORE, or store in alluvium.toml",
             )
         })?;
         if uri.starts_with("memory://") {
@@ -59,7 +72,7 @@ impl<'a> Session<'a> {
                 format!("there is no store {uri}: name another one, or make it by appending");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         }
-        open_with(&uri, Durability::Fsync, self.memory_budget_bytes).await
+        Ok(Store::builder(&uri).settings(self.process.settings.clone()).open().await?)
     }
 
     /// A state to read as of points. One whose log is torn is read as of a commit before the hole, if the points name such.
@@ -85,11 +98,14 @@ impl<'a> Session<'a> {
     }
 
     /// Opens the store to write to it.
-    pub(crate) async fn open_for_writing(
-        &mut self,
-        durability: Durability,
-    ) -> Result<Store, Failure> {
-        open_with(&self.uri()?, durability, self.memory_budget_bytes).await
+    pub(crate) async fn open_for_writing(&mut self) -> Result<Store, Failure> {
+        let settings = self.process.settings.clone();
+        Ok(Store::builder(&self.uri()?).settings(settings).open().await?)
+    }
+
+    /// Lets an acknowledged write mean something else than the settings say.
+    pub(crate) fn set_durability(&mut self, durability: Durability) {
+        self.process.settings.durability = durability;
     }
 
     /// The format that was asked for, or the one that suits who reads.
@@ -174,15 +190,6 @@ impl<'a> Session<'a> {
     pub(crate) fn elapsed(&self) -> String {
         duration(self.started.elapsed())
     }
-}
-
-async fn open_with(
-    uri: &str,
-    durability: Durability,
-    memory_budget_bytes: usize,
-) -> Result<Store, Failure> {
-    let builder = Store::builder(uri).durability(durability);
-    Ok(builder.memory_budget_bytes(memory_budget_bytes).open().await?)
 }
 
 /// The rows of a batch that a limit still allows.

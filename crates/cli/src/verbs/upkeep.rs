@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use alluvium::format::format_fields;
-use alluvium::{Durability, Error, MaterializeReport, SnapshotChange, Store, VerifyReport};
+use alluvium::{Error, MaterializeReport, SnapshotChange, Store, VerifyReport};
 
 use super::{Outcome, Session, reports};
 use crate::failure::{ExitCodes, Failure};
@@ -75,7 +75,7 @@ pub(super) async fn materialize(
 ) -> Outcome {
     // A store to materialize must be there already.
     drop(session.open().await?);
-    let store = session.open_for_writing(Durability::Fsync).await?;
+    let store = session.open_for_writing().await?;
     let mut lines = Vec::new();
     let mut wanted = Wanted::new(&store, state).await?;
     for name in wanted.names.clone() {

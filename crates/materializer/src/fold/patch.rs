@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{Result, unread_column, upsert_column};
+use alluvium_log::{Result, upsert_column};
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray, StructArray, make_array};
 use arrow::buffer::{Buffer, MutableBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
@@ -51,14 +51,12 @@ pub(super) fn patch_rows(
         base.has_only_upserts() && others.iter().all(|other| other.has_only_upserts());
     let (_, columns, _) = base.into_batch().into_parts();
     let patched = columns.into_iter().enumerate().map(|(index, column)| {
-        if index == KEY {
+        // What nobody looks at may be anything: here, what lies there.
+        if index == KEY || unread.contains(&index) {
             return Ok(column.slice(patch.start, patch.rows));
         }
         if index == OPERATION && only_upserts {
             return Ok(upsert_column(patch.rows));
-        }
-        if unread.contains(&index) {
-            return Ok(unread_column(schema.field(index).data_type(), patch.rows));
         }
         let others: Vec<_> =
             others.iter().map(|other| other.batch().column(index).clone()).collect();
