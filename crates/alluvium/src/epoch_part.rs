@@ -159,7 +159,7 @@ impl<V: Value> Part<V> {
     /// What the epoch sees of keys, in their order; with `keep`, what was read stays until the epoch ends.
     pub(crate) async fn load(&mut self, keys: &[&str], keep: bool) -> Result<Vec<Option<V>>> {
         self.pin().await?;
-        let mut found: HashMap<String, Option<V>> = HashMap::new();
+        let mut found: Map<V> = Map::default();
         let mut missing: Vec<&str> = Vec::new();
         for &key in keys {
             match self.known(key) {
@@ -188,12 +188,7 @@ impl<V: Value> Part<V> {
         Ok(self.collect(keys, found, keep))
     }
 
-    fn collect(
-        &mut self,
-        keys: &[&str],
-        found: HashMap<String, Option<V>>,
-        keep: bool,
-    ) -> Vec<Option<V>> {
+    fn collect(&mut self, keys: &[&str], found: Map<V>, keep: bool) -> Vec<Option<V>> {
         if keep {
             self.prefetched.extend(found);
             return Vec::new();
@@ -202,11 +197,7 @@ impl<V: Value> Part<V> {
     }
 
     /// Takes from `missing` what staged files and the earlier epochs that have some say.
-    async fn load_staged(
-        &self,
-        missing: &mut Vec<&str>,
-        found: &mut HashMap<String, Option<V>>,
-    ) -> Result<()> {
+    async fn load_staged(&self, missing: &mut Vec<&str>, found: &mut Map<V>) -> Result<()> {
         let layers = std::iter::once(&self.changes)
             .chain(self.earlier.iter().map(|earlier| earlier.changes.as_ref()));
         for layer in layers {

@@ -91,7 +91,8 @@ impl RawState {
             rows += file.stats.rows.unwrap_or(0);
         }
         let EmbeddedSettings { materialize_after_rows, tidy_after_files, .. } = self.settings;
-        let has_many_rows = materialize_after_rows > 0 && rows >= materialize_after_rows;
+        let is_long = || rows >= materialize_after_rows || rows > 0 && self.reader.is_tail_long();
+        let has_many_rows = materialize_after_rows > 0 && is_long();
         let has_many_files = tidy_after_files > 0 && files >= tidy_after_files;
         if !has_many_rows && !has_many_files || self.embedded.tidying.swap(true, Ordering::AcqRel) {
             return;

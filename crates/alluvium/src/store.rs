@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_log::{
-    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, Result, StateDefinition,
-    StateSettings, Storage, SystemClock,
+    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache, Result,
+    StateDefinition, StateSettings, Storage, SystemClock,
 };
 use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
@@ -38,6 +38,9 @@ pub struct StoreSettings {
     pub tail_bytes: usize,
     /// Footers of files kept in memory, in bytes: 64 MiB.
     pub footer_cache_bytes: u64,
+    /// Decoded pages of files that keys were looked up in, kept in memory for all states together, in bytes: 64 MiB. With 0 each
+    /// lookup that goes to files decodes the pages that it needs.
+    pub page_cache_bytes: u64,
     /// For how many milliseconds a read may miss what other processes commit: 0, none. This process's own writes are always seen.
     pub max_staleness_ms: u64,
     /// Streams of rows that a scan is read by: as many as there are cores.
@@ -50,8 +53,8 @@ pub struct StoreSettings {
     /// Changes of one state that an [`Epoch`] holds in memory, in bytes: 64 MiB. Beyond, they are staged as files, which become
     /// visible with the epoch's commit like all others.
     pub epoch_bytes: usize,
-    /// When an append or a typed epoch has committed and the tail has so many rows, it is materialized in the background: 1,048,576.
-    /// With 0, never.
+    /// When an append or a typed epoch has committed and the tail has so many rows, or takes more than half of `tail_bytes`, it is
+    /// materialized in the background: 1,048,576. With 0, never.
     pub materialize_after_rows: u64,
     /// When the tail has so many files then, it is materialized in the background and files that are folded are merged, so that
     /// opening and reading the log don't grow with the number of commits: 512. With 0, never.
@@ -69,6 +72,7 @@ impl Default for StoreSettings {
             memory_budget_bytes: 256 * 1024 * 1024,
             tail_bytes: 256 * 1024 * 1024,
             footer_cache_bytes: alluvium_log::DEFAULT_FOOTER_CACHE_BYTES,
+            page_cache_bytes: alluvium_log::DEFAULT_PAGE_CACHE_BYTES,
             max_staleness_ms: 0,
             partitions: std::thread::available_parallelism().map_or(1, usize::from),
             batch_rows: FoldSettings::default().batch_rows,
@@ -151,12 +155,14 @@ impl StoreBuilder {
             None => Storage::open(&self.uri, self.settings.durability)?,
         };
         let footers = FooterCache::new(self.settings.footer_cache_bytes);
+        let pages = PageCache::new(self.settings.page_cache_bytes);
         Ok(Store {
             inner: Arc::new(StoreInner {
                 storage,
                 settings: self.settings,
                 clock: self.clock,
                 footers,
+                pages,
                 states: Mutex::new(HashMap::new()),
             }),
         })
@@ -175,6 +181,7 @@ struct StoreInner {
     settings: StoreSettings,
     clock: Arc<dyn Clock>,
     footers: Arc<FooterCache>,
+    pages: Arc<PageCache>,
     states: Mutex<HashMap<String, RawState>>,
 }
 
@@ -341,6 +348,7 @@ impl Store {
         let snapshot = Snapshot::open(storage, &log).await?;
         let options = ReaderOptions {
             footers: self.inner.footers.clone(),
+            pages: self.inner.pages.clone(),
             tail_bytes: settings.tail_bytes,
             fold: settings.fold(),
             max_staleness: Duration::from_millis(settings.max_staleness_ms),

@@ -5,6 +5,7 @@
 //! values share their cache.
 
 use std::any::{Any, TypeId};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use alluvium_materializer::whole_value;
 use alluvium_query::{Basis, Lookup, Point};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+use quick_cache::DefaultHashBuilder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -329,7 +331,7 @@ impl<V: Value> Shared<V> {
         for batch in &batches {
             rows.extend(keyed_rows(batch)?);
         }
-        let mut absent: std::collections::HashSet<&str> = keys.iter().copied().collect();
+        let mut absent: HashSet<&str, DefaultHashBuilder> = keys.iter().copied().collect();
         for row in &rows {
             absent.remove(row.key.as_str());
         }

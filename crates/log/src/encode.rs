@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::columns::{
     APPEND_ID, APPEND_SEQ, COMMIT, DELETE, DT, EVENT_TIME, OP_TYPE, STATE_KEY, VERSION, log_schema,
 };
-use crate::compression::{SAMPLE_ROWS, incompressible_fields};
+use crate::compression::{SAMPLE_ROWS, field_plans, key_plan};
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{OrderBy, Rank};
 use crate::rows::MAX_EVENT_TIME;
@@ -319,7 +319,8 @@ pub fn writer_properties(
         builder = builder.set_compression(Compression::ZSTD(ZstdLevel::default()));
     }
     let key = ColumnPath::from(STATE_KEY);
-    if distinct_keys.saturating_mul(2) > rows {
+    let has_plain_keys = distinct_keys.saturating_mul(2) > rows;
+    if has_plain_keys {
         builder = builder.set_column_dictionary_enabled(key.clone(), false);
     }
     if rows >= BLOOM_MIN_ROWS {
@@ -338,8 +339,9 @@ pub fn writer_properties(
         builder = builder.set_column_compression(ColumnPath::from(name), Compression::UNCOMPRESSED);
     }
     if rows >= SAMPLE_ROWS {
-        for path in incompressible_fields(sample) {
-            builder = builder.set_column_compression(path, Compression::UNCOMPRESSED);
+        let of_key = has_plain_keys.then(|| key_plan(sample)).flatten();
+        for plan in of_key.into_iter().chain(field_plans(sample)) {
+            builder = plan.apply(builder);
         }
     }
     builder = lean_columns(builder, sample);

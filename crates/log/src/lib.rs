@@ -75,9 +75,9 @@ pub use key::{decode_key, encode_key, integer_key_part};
 pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use read::{
-    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, FieldBounds, FieldValue, FooterCache, KeyFilter,
-    ReadHints, ReadSpec, RowFilter, RowStream, is_upsert_column, read_file, read_file_with,
-    unread_column, upsert_column,
+    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, DEFAULT_PAGE_CACHE_BYTES, FieldBounds, FieldValue,
+    FooterCache, KeyFilter, PageCache, PageCacheStats, ReadHints, ReadSpec, RowFilter, RowStream,
+    is_upsert_column, read_file, read_file_with, read_keys, unread_column, upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{

@@ -16,3 +16,11 @@ pub const APPENDS: &str = "alluvium_appends_total";
 pub const COMMITS_CLEANED_UP: &str = "alluvium_commits_cleaned_up_total";
 /// Data files removed because no kept version has them.
 pub const FILES_VACUUMED: &str = "alluvium_files_vacuumed_total";
+/// Pages that a lookup of keys found decoded.
+pub const PAGE_CACHE_HITS: &str = "alluvium_page_cache_hits_total";
+/// Pages that a lookup of keys had to read and decode: hit rate = hits / (hits + misses).
+pub const PAGE_CACHE_MISSES: &str = "alluvium_page_cache_misses_total";
+/// Decoded pages that had to leave for others.
+pub const PAGE_CACHE_EVICTIONS: &str = "alluvium_page_cache_evictions_total";
+/// Bytes of decoded pages in memory.
+pub const PAGE_CACHE_BYTES: &str = "alluvium_page_cache_bytes";

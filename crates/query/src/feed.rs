@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use alluvium_log::{
     DataFile, Error, KeyFilter, OrderBy, ReadSpec, Result, RowFilter, StateDefinition, read_file,
+    read_keys,
 };
 use alluvium_materializer::{log_files, whole_value};
 use arrow::array::{RecordBatch, UInt32Array};
@@ -53,8 +54,8 @@ impl Reader {
         };
         let mut rows = Vec::new();
         for file in files.iter().filter(|file| spec.filter.may_match(file)) {
-            let stream = read_file(self.log_table(), file, &spec, self.footers()).await?;
-            rows.extend(stream.try_collect::<Vec<_>>().await?);
+            let (table, footers, pages) = (self.log_table(), self.footers(), self.pages());
+            rows.extend(read_keys(table, file, &spec, footers, pages).await?);
         }
         newest_of(&rows, definition.order_by)
     }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log, OrderBy, ReadSpec,
-    Result, RowFilter, Table, fold_schema, read_file,
+    DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log, OrderBy, PageCache,
+    ReadSpec, Result, RowFilter, Table, fold_schema, read_keys,
 };
 use alluvium_materializer::{
     BaseBounds, Snapshot, SnapshotState, least_key, log_files, rank, whole_value,
@@ -15,6 +16,7 @@ use alluvium_materializer::{
 use arrow::array::{AsArray, RecordBatch};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::{Mutex as SyncMutex, RwLock};
+use quick_cache::DefaultHashBuilder;
 use tokio::sync::Mutex;
 
 use crate::basis::Basis;
@@ -33,6 +35,8 @@ const AT_LEAST_WAIT: Duration = Duration::from_secs(10);
 pub struct ReaderOptions {
     /// Footers of files, shared with everything else that reads.
     pub footers: Arc<FooterCache>,
+    /// Decoded pages that keys were looked up in, shared with everything else that looks keys up.
+    pub pages: Arc<PageCache>,
     /// The tail is kept in memory up to so many bytes: 256 MiB.
     pub tail_bytes: usize,
     /// Memory, batches and spilling of folds.
@@ -45,6 +49,7 @@ impl Default for ReaderOptions {
     fn default() -> Self {
         Self {
             footers: FooterCache::new(alluvium_log::DEFAULT_FOOTER_CACHE_BYTES),
+            pages: PageCache::new(alluvium_log::DEFAULT_PAGE_CACHE_BYTES),
             tail_bytes: 256 * 1024 * 1024,
             fold: alluvium_materializer::FoldSettings::default(),
             max_staleness: Duration::ZERO,
@@ -63,6 +68,8 @@ pub(crate) struct ReaderInner {
     pub(crate) snapshot: Snapshot,
     pub(crate) options: ReaderOptions,
     tail: Mutex<Option<Tail>>,
+    /// The tail takes more than half of the memory that it may take.
+    is_tail_long: AtomicBool,
     refreshed: SyncMutex<Refreshed>,
     layout: RwLock<Option<Arc<Layout>>>,
 }
@@ -117,6 +124,7 @@ impl Reader {
                 snapshot,
                 options,
                 tail: Mutex::new(None),
+                is_tail_long: AtomicBool::new(false),
                 refreshed: SyncMutex::new(Refreshed::default()),
                 layout: RwLock::new(None),
             }),
@@ -136,6 +144,17 @@ impl Reader {
     /// The footers that reads share.
     pub fn footers(&self) -> &Arc<FooterCache> {
         &self.inner.options.footers
+    }
+
+    /// The decoded pages that lookups share.
+    pub fn pages(&self) -> &Arc<PageCache> {
+        &self.inner.options.pages
+    }
+
+    /// Whether the tail, when a read last asked for it, took more than half of [`ReaderOptions::tail_bytes`]. Beyond all of it, reads go
+    /// to each of its files: it should be materialized before.
+    pub fn is_tail_long(&self) -> bool {
+        self.inner.options.tail_bytes > 0 && self.inner.is_tail_long.load(Ordering::Relaxed)
     }
 
     /// Pins the newest basis: what is committed when this is called is seen.
@@ -293,13 +312,10 @@ impl Reader {
             let files = self.layout(&snapshot).candidates(&spec.filter.keys);
             reads.extend(files.into_iter().map(|file| (table.clone(), file, spec.clone())));
         }
-        let footers = self.footers();
+        let (footers, pages) = (self.footers(), self.pages());
         let mut batches = stream::iter(reads)
             .map(|(table, file, spec)| {
-                async move {
-                    read_file(&table, &file, &spec, footers).await?.try_collect::<Vec<_>>().await
-                }
-                .boxed()
+                async move { read_keys(&table, &file, &spec, footers, pages).await }.boxed()
             })
             .buffer_unordered(LOOKUP_CONCURRENCY);
         while let Some(found) = batches.try_next().await? {
@@ -377,6 +393,7 @@ impl Reader {
         let in_reach = tail.extend(&inner.log, &basis.log, &inner.options.footers, limit).await?;
         metrics::gauge!(crate::metrics::TAIL_BYTES, "state" => self.name().to_owned())
             .set(tail.bytes() as f64);
+        inner.is_tail_long.store(!in_reach || tail.bytes() > limit / 2, Ordering::Relaxed);
         if !in_reach {
             return Ok(None);
         }
@@ -424,12 +441,13 @@ impl Layout {
     }
 }
 
+/// Of keys the batch and the row of the one that wins.
+pub(crate) type Winners<'a> = HashMap<&'a str, (usize, usize), DefaultHashBuilder>;
+
 /// Of each key the batch and the row of the one that wins.
-pub(crate) fn places_of_winners(
-    rows: &[RecordBatch],
-    order_by: OrderBy,
-) -> Result<HashMap<&str, (usize, usize)>> {
-    let mut winners: HashMap<&str, (usize, usize)> = HashMap::new();
+pub(crate) fn places_of_winners(rows: &[RecordBatch], order_by: OrderBy) -> Result<Winners<'_>> {
+    let count = rows.iter().map(RecordBatch::num_rows).sum();
+    let mut winners = Winners::with_capacity_and_hasher(count, DefaultHashBuilder::default());
     for (index, batch) in rows.iter().enumerate() {
         for (row, key) in key_column(batch)?.iter().enumerate() {
             let key = key.unwrap_or_default();

@@ -2,17 +2,20 @@
 //!
 //! It is read once per commit, not once per question, and bounded in bytes; a longer tail is read from its files.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use alluvium_log::{
-    FOLD_COLUMNS, FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState, read_file,
+    Error, FOLD_COLUMNS, FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState,
+    read_file,
 };
 use alluvium_materializer::{fold_batches, log_files, rank};
-use arrow::array::{AsArray, RecordBatch, UInt64Array};
+use arrow::array::{AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use hashbrown::HashTable;
+use quick_cache::DefaultHashBuilder;
 
 /// Files of the tail that are read at the same time.
 const READ_CONCURRENCY: usize = 8;
@@ -25,10 +28,26 @@ pub(crate) struct Tail {
     order_by: OrderBy,
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
-    winners: HashMap<String, (usize, usize)>,
-    bytes: usize,
+    /// The keys of each batch, so that the table of winners needs no copy of them.
+    keys: Vec<StringArray>,
+    winners: HashTable<Place>,
+    hasher: DefaultHashBuilder,
+    batch_bytes: usize,
     /// The winners in order of keys, made when a scan first asks.
     sorted: Option<Arc<Vec<RecordBatch>>>,
+}
+
+/// The batch and the row of a winner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    batch: u32,
+    row: u32,
+}
+
+impl Place {
+    fn key(self, keys: &[StringArray]) -> &str {
+        keys.get(self.batch as usize).map_or("", |keys| keys.value(self.row as usize))
+    }
 }
 
 impl Tail {
@@ -40,8 +59,10 @@ impl Tail {
             order_by,
             schema,
             batches: Vec::new(),
-            winners: HashMap::new(),
-            bytes: 0,
+            keys: Vec::new(),
+            winners: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            batch_bytes: 0,
             sorted: None,
         }
     }
@@ -56,27 +77,32 @@ impl Tail {
         self.to
     }
 
+    /// The bytes of the rows and of the table that finds them.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.batch_bytes + self.winners.allocation_size()
     }
 
     /// The winners of keys, in no order.
     pub(crate) fn get(&self, keys: &[&str]) -> Result<Vec<RecordBatch>> {
-        let mut places: Vec<(usize, usize)> =
-            keys.iter().filter_map(|&key| self.winners.get(key).copied()).collect();
+        let mut places: Vec<Place> = keys.iter().filter_map(|&key| self.place_of(key)).collect();
         places.sort_unstable();
         places.dedup();
         places
-            .chunk_by(|a, b| a.0 == b.0)
-            .filter_map(|chunk| Some((self.batches.get(chunk.first()?.0)?, chunk)))
+            .chunk_by(|a, b| a.batch == b.batch)
+            .filter_map(|chunk| Some((self.batches.get(chunk.first()?.batch as usize)?, chunk)))
             .map(|(batch, chunk)| match chunk {
-                [(_, row)] => Ok(batch.slice(*row, 1)),
+                [only] => Ok(batch.slice(only.row as usize, 1)),
                 _ => {
-                    let rows = chunk.iter().map(|&(_, row)| row as u64);
+                    let rows = chunk.iter().map(|place| u64::from(place.row));
                     Ok(take_record_batch(batch, &UInt64Array::from_iter_values(rows))?)
                 }
             })
             .collect()
+    }
+
+    fn place_of(&self, key: &str) -> Option<Place> {
+        let is_it = |place: &Place| place.key(&self.keys) == key;
+        self.winners.find(self.hasher.hash_one(key), is_it).copied()
     }
 
     /// The winners in order of keys.
@@ -92,32 +118,37 @@ impl Tail {
     /// Adds the rows of the commits up to `to`.
     fn add(&mut self, to: i64, batches: Vec<RecordBatch>) -> Result<()> {
         for batch in batches {
-            let index = self.batches.len();
-            self.bytes += batch.get_array_memory_size();
             let Some(keys) = batch.columns().first() else { continue };
-            for (row, key) in keys.as_string::<i32>().iter().enumerate() {
-                let key = key.unwrap_or_default();
-                self.bytes += 64;
-                match self.winners.get_mut(key) {
-                    None => {
-                        self.bytes += key.len() + 64;
-                        self.winners.insert(key.to_owned(), (index, row));
-                    }
-                    Some(place) => {
-                        let known = match self.batches.get(place.0) {
-                            Some(earlier) => rank(earlier, place.1)?,
-                            None => rank(&batch, place.1)?,
-                        };
-                        if rank(&batch, row)?.compare(&known, self.order_by).is_gt() {
-                            *place = (index, row);
-                        }
-                    }
-                }
-            }
+            let count = number(batch.num_rows())?;
+            let index = number(self.batches.len())?;
+            self.batch_bytes += batch.get_array_memory_size();
+            self.keys.push(keys.as_string::<i32>().clone());
             self.batches.push(batch);
+            for row in 0..count {
+                self.add_row(Place { batch: index, row })?;
+            }
         }
         self.to = to;
         self.sorted = None;
+        Ok(())
+    }
+
+    fn add_row(&mut self, place: Place) -> Result<()> {
+        let (keys, hasher) = (&self.keys, &self.hasher);
+        let key = place.key(keys);
+        let hash = hasher.hash_one(key);
+        let Some(known) = self.winners.find_mut(hash, |known| known.key(keys) == key) else {
+            let hash_of = |known: &Place| hasher.hash_one(known.key(keys));
+            self.winners.insert_unique(hash, place, hash_of);
+            return Ok(());
+        };
+        let rank_of = |place: Place| match self.batches.get(place.batch as usize) {
+            Some(batch) => rank(batch, place.row as usize),
+            None => Err(Error::internal("a winner of the tail without its batch")),
+        };
+        if rank_of(place)?.compare(&rank_of(*known)?, self.order_by).is_gt() {
+            *known = place;
+        }
         Ok(())
     }
 
@@ -143,7 +174,8 @@ impl Tail {
         };
         let files = log_files(state, &spec.filter);
         let stored: u64 = files.iter().map(|file| file.add.size).sum();
-        if usize::try_from(stored).unwrap_or(usize::MAX).saturating_add(self.bytes) > limit_bytes {
+        if usize::try_from(stored).unwrap_or(usize::MAX).saturating_add(self.bytes()) > limit_bytes
+        {
             return Ok(false);
         }
         let spec = &spec;
@@ -158,7 +190,7 @@ impl Tail {
                 .boxed()
             })
             .buffered(READ_CONCURRENCY);
-        let (mut rows, mut bytes) = (Vec::new(), self.bytes);
+        let (mut rows, mut bytes) = (Vec::new(), self.bytes());
         while let Some(batches) = reads.try_next().await? {
             bytes += batches.iter().map(RecordBatch::get_array_memory_size).sum::<usize>();
             if bytes > limit_bytes {
@@ -170,4 +202,9 @@ impl Tail {
         self.add(state.version, rows)?;
         Ok(true)
     }
+}
+
+fn number(count: usize) -> Result<u32> {
+    u32::try_from(count)
+        .map_err(|error| Error::internal("more rows than can be numbered").with_source(error))
 }

@@ -1,8 +1,12 @@
 //! Reading the rows of one file in the shape that a fold works on, touching as little of the file as the filter
 //! allows: file statistics, bloom filter, row groups, pages, rows.
 
+mod fetched;
 mod filter;
 mod hints;
+mod key_pages;
+mod keys;
+mod pages;
 mod prune;
 mod ranges;
 mod shape;
@@ -10,6 +14,7 @@ mod upserts;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::compute::filter_record_batch;
@@ -36,6 +41,8 @@ use crate::table::{DataFile, FileCommits, Table};
 pub use filter::{KeyFilter, RowFilter};
 use hints::Leading;
 pub use hints::{FieldBounds, FieldValue, ReadHints};
+pub use keys::read_keys;
+pub use pages::{DEFAULT_PAGE_CACHE_BYTES, PageCache, PageCacheStats};
 use prune::Pruner;
 use ranges::RangeReader;
 use shape::shape;
@@ -55,6 +62,8 @@ pub const BATCH_ROWS: usize = 8_192;
 /// A file's footer and page index, and its bloom filters once asked for.
 #[derive(Debug)]
 struct Footer {
+    /// Of this footer alone, as long as the process lives.
+    id: u64,
     metadata: ArrowReaderMetadata,
     blooms: Mutex<Option<Arc<Vec<Option<Sbbf>>>>>,
     /// The statistics say that every row is an UPSERT: the column need not be read.
@@ -128,12 +137,11 @@ pub async fn read_file_with(
     // Only of files that we wrote it is known that their statistics can be compared.
     let bounds: &[FieldBounds] = if file.is_sorted() { &hints.bounds } else { &[] };
     let place = format!("table {}, file {}", table.label(), file.add.path);
-    let opened =
-        if file.add.size <= WHOLE_FILE_BYTES && !is_known_lookup(table, file, spec, footers) {
-            read_whole(table, file, spec, (leading, bounds), footers).await
-        } else {
-            read_parts(table, file, spec, (leading, bounds), footers).await
-        };
+    let opened = if is_small(file) && !is_known_lookup(table, file, spec, footers) {
+        read_whole(table, file, spec, (leading, bounds), footers).await
+    } else {
+        read_parts(table, file, spec, (leading, bounds), footers).await
+    };
     let (raw, only_upserts) = opened.map_err(|error| gone(error, file).context(&place))?;
     let (file, spec) = (file.clone(), spec.clone());
     let exact = spec.filter.matches_all(&file);
@@ -152,6 +160,11 @@ pub async fn read_file_with(
         })
     });
     Ok(rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed())
+}
+
+/// Whether a file is fetched whole rather than in parts.
+fn is_small(file: &DataFile) -> bool {
+    file.add.size <= WHOLE_FILE_BYTES
 }
 
 /// Whether keys are looked up in a file whose footer is known to lead to bloom filters: these answer for most keys
@@ -309,7 +322,9 @@ fn remember(
     metadata: ArrowReaderMetadata,
 ) -> Arc<Footer> {
     let only_upserts = file.is_sorted() && has_only_upserts(metadata.metadata());
-    let footer = Arc::new(Footer { metadata, blooms: Mutex::new(None), only_upserts });
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let footer = Arc::new(Footer { id, metadata, blooms: Mutex::new(None), only_upserts });
     footers.entries.insert(cache_key(table, file), footer.clone());
     footer
 }
@@ -383,12 +398,7 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
         return Ok(known);
     }
     let metadata = footer.metadata.metadata();
-    let key = metadata
-        .file_metadata()
-        .schema_descr()
-        .columns()
-        .iter()
-        .position(|column| matches!(column.path().parts(), [only] if only == STATE_KEY));
+    let key = key_leaf(metadata);
     let mut filters = Vec::new();
     if let Some(key) = key {
         let mut builder =
@@ -400,4 +410,10 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
     let filters = Arc::new(filters);
     *footer.blooms.lock() = Some(filters.clone());
     Ok(filters)
+}
+
+/// Which leaf column the key is.
+fn key_leaf(metadata: &ParquetMetaData) -> Option<usize> {
+    let columns = metadata.file_metadata().schema_descr().columns();
+    columns.iter().position(|column| matches!(column.path().parts(), [only] if only == STATE_KEY))
 }
