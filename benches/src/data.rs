@@ -15,7 +15,7 @@ use crate::Outcome;
 
 /// Keys of the states that benches load.
 pub const KEYS: u64 = 1_000_000;
-/// 2024-01-15T00:00:00Z in microseconds; the events of a bench stay within this day.
+/// 2024-01-15T00:00:00Z in microseconds; 8.6 million events stay within this day, more go on into the next ones.
 const FIRST_MICROS: i64 = 1_705_276_800_000_000;
 /// From one event to the next.
 const STEP_MICROS: i64 = 10_000;
@@ -33,6 +33,33 @@ pub fn value_fields() -> Fields {
 /// The key with a number.
 pub fn key_text(number: u64) -> String {
     format!("user-{number:010}")
+}
+
+/// How many bytes [`long_key_text`] has.
+const LONG_KEY_BYTES: usize = 100;
+
+/// The key with a number, of 100 bytes: half of them are as random as a digest is.
+pub fn long_key_text(number: u64) -> String {
+    use std::fmt::Write;
+    let mut key = key_text(number);
+    let mut digest = number;
+    while key.len() < LONG_KEY_BYTES {
+        // A step of splitmix64: neighbours have nothing in common.
+        digest = digest.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (digest ^ (digest >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        // Writing to a text can't fail.
+        write!(key, "-{:016x}", mixed ^ (mixed >> 27)).ok();
+    }
+    key.truncate(LONG_KEY_BYTES);
+    key
+}
+
+/// The numbers below `keys` with these places in an order in which each stretch is spread over all of them. No list
+/// of them is held, however many there are; `keys` is below four thousand million.
+pub fn spread_keys(places: std::ops::Range<u64>, keys: u64) -> Vec<u64> {
+    // A prime above `keys`: every number comes up exactly once.
+    const STRIDE: u64 = 4_294_967_291;
+    places.map(|place| (place * (STRIDE % keys.max(1))) % keys.max(1)).collect()
 }
 
 /// So many different numbers below `keys`, in random order.
@@ -93,11 +120,20 @@ impl Events {
 
     /// One event of each of these keys.
     pub fn of_keys(&mut self, numbers: &[u64]) -> Outcome<RecordBatch> {
+        self.of_named_keys(numbers, key_text)
+    }
+
+    /// One event of each of these keys, whose text is made by `name`.
+    pub fn of_named_keys(
+        &mut self,
+        numbers: &[u64],
+        name: fn(u64) -> String,
+    ) -> Outcome<RecordBatch> {
         let first = self.next;
         self.next += i64::try_from(numbers.len())?;
         let versions: Vec<i64> = (first..self.next).collect();
         let times: Vec<i64> = versions.iter().map(|&version| Self::time_of(version)).collect();
-        let keys = StringArray::from_iter_values(numbers.iter().map(|&number| key_text(number)));
+        let keys = StringArray::from_iter_values(numbers.iter().map(|&number| name(number)));
         let operations =
             StringArray::from_iter_values(std::iter::repeat_n("UPSERT", numbers.len()));
         let counts: Int64Array =
@@ -119,5 +155,28 @@ impl Events {
             ("op_type", Arc::new(operations), false),
             ("state_value", Arc::new(value), true),
         ])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_comes_up_once_in_spread_order() {
+        for keys in [1, 2, 10, 1_000, 99_991] {
+            let mut numbers = spread_keys(0..keys, keys);
+            numbers.sort_unstable();
+            assert_eq!(numbers, (0..keys).collect::<Vec<_>>(), "{keys}");
+        }
+        let first = spread_keys(0..100, 1_000_000);
+        assert!(first.iter().any(|&number| number > 900_000), "{first:?}");
+    }
+
+    #[test]
+    fn long_keys_have_a_hundred_bytes_and_the_order_of_their_numbers() {
+        let keys: Vec<String> = (0..1_000).map(long_key_text).collect();
+        assert!(keys.iter().all(|key| key.len() == LONG_KEY_BYTES));
+        assert!(keys.is_sorted());
     }
 }

@@ -77,6 +77,23 @@ impl Figures {
         eprintln!("   {side:<10} {metric:<44} {value:>14.3} {unit} (n={n})");
     }
 
+    /// One figure of a row of them: `at` says for how many commits or keys, or how deep, it holds. What plots are made of.
+    pub fn point(&self, side: &str, metric: &str, at: (f64, &str), value: f64, unit: &str) {
+        let (at, at_unit) = at;
+        let value = (value * 1e4).round() / 1e4;
+        println!(
+            "{}",
+            json!({"bench": self.bench, "side": side, "metric": metric, "at": at, "at_unit": at_unit,
+                   "value": value, "unit": unit, "n": 1})
+        );
+        eprintln!("   {side:<10} {metric:<32} {at:>11} {at_unit:<8} {value:>13.3} {unit}");
+    }
+
+    /// Tells people how far a long bench is.
+    pub fn progress(&self, what: &str) {
+        eprintln!("   .. {what}");
+    }
+
     /// Median and 99th percentile in milliseconds.
     pub fn latency(&self, side: &str, metric: &str, samples: &Samples) {
         self.line(side, &format!("{metric} p50"), samples.median() * 1e3, "ms", samples.len());

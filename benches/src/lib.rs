@@ -4,6 +4,7 @@
 //! turns; a figure without its other side says little on a shared machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod child;
 mod data;
 mod figures;
 mod floor;
@@ -11,15 +12,16 @@ mod peers;
 mod place;
 mod workload;
 
-pub use data::{Events, KEYS, distinct_keys, key_text, value_fields};
+pub use alluvium_workload::{Event, Outcome, UserStatus, Workload};
+pub use child::{NOTHING, Ran, as_child, run_child};
+pub use data::{Events, KEYS, distinct_keys, key_text, long_key_text, spread_keys, value_fields};
 pub use figures::{Figures, Samples, timed};
 pub use floor::Floor;
 pub use peers::{
     append_rows, count_rows, merge_rows, open_table, parquet_session, table_at, table_session,
     window_query,
 };
-pub use place::{Place, STATE, data_files, drain, folder_bytes, open_state, peak_rss_bytes};
-pub use workload::{Event, Loop, UserStatus, Workload, alluvium_loop, logins};
-
-/// What goes wrong in a bench ends it.
-pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub use place::{
+    Place, STATE, data_files, drain, folder_bytes, link_folder, need_free, open_state, scan_rows,
+};
+pub use workload::{Loop, alluvium_loop, logins};

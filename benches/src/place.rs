@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use alluvium::{OrderBy, RawState, StateSettings, Store};
-use alluvium_materializer::BatchStream;
+use alluvium::{KeyFilter, OrderBy, Point, RawState, StateSettings, Store};
+use alluvium_materializer::{BatchStream, whole_value};
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 use tempfile::TempDir;
@@ -27,6 +27,11 @@ impl Place {
         let folder =
             tempfile::Builder::new().prefix(&format!("bench-{bench}-")).tempdir_in(parent)?;
         Ok(Self { folder })
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A path in it.
@@ -111,12 +116,36 @@ pub fn folder_bytes(folder: &Path) -> Outcome<u64> {
     Ok(bytes)
 }
 
-/// The most memory that this process has held, in bytes.
-pub fn peak_rss_bytes() -> Outcome<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).ok_or("no VmHWM")?;
-    let kib: u64 = line.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
-    Ok(kib * 1024)
+/// Copies a folder by hard links: files of tables are never changed in place, so that each copy can go its own way.
+pub fn link_folder(source: &Path, target: &Path) -> Outcome<()> {
+    std::fs::create_dir_all(target)?;
+    for entry in std::fs::read_dir(source)? {
+        let entry = entry?;
+        let copy = target.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => link_folder(&entry.path(), &copy)?,
+            false => std::fs::hard_link(entry.path(), copy)?,
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to go on where a folder's disk has less than so many bytes free.
+pub fn need_free(folder: &Path, bytes: u64) -> Outcome<()> {
+    std::fs::create_dir_all(folder)?;
+    let disk = rustix::fs::statvfs(folder)?;
+    let free = disk.f_bavail * disk.f_frsize;
+    match free >= bytes {
+        true => Ok(()),
+        false => Err(format!(
+            "{} has {:.1} GB free and {:.1} GB are needed: free some, name another folder with --dir, or ask for less \
+             with --max-keys",
+            folder.display(),
+            free as f64 / 1e9,
+            bytes as f64 / 1e9
+        )
+        .into()),
+    }
 }
 
 /// Reads streams to their ends at the same time, and counts their rows.
@@ -138,4 +167,13 @@ pub async fn drain(streams: Vec<BatchStream>) -> Outcome<usize> {
         rows += task.await??;
     }
     Ok(rows)
+}
+
+/// Reads the state at a point to its end, on all cores, and counts its rows.
+pub async fn scan_rows(state: &RawState, point: Point) -> Outcome<usize> {
+    let reader = state.reader();
+    let basis = reader.basis().await?;
+    let payload = whole_value(basis.definition());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    drain(reader.scan(&basis, point, KeyFilter::All, payload, cores).await?).await
 }

@@ -1,90 +1,12 @@
-//! The state loop of a stream: get a key's value, change it, put it back; an epoch every so many events.
+//! Our side of the state loop of a stream: get a key's value, change it, put it back; an epoch every so many events.
 //!
 //! Every side works through the same seeded events with the same change, and is asked for the same sum at the end.
 
 use alluvium::{State, Store};
+use alluvium_workload::{UserStatus, Workload};
 use futures::TryStreamExt;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
 
 use crate::Outcome;
-
-const SOURCES: [&str; 6] = ["web", "ios", "android", "api", "batch", "partner"];
-
-/// A value of the state.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct UserStatus {
-    /// How often the user was seen.
-    pub login_count: i64,
-    /// A number that every event changes.
-    pub score: f64,
-    /// Where the user was seen last.
-    pub source: String,
-}
-
-impl UserStatus {
-    /// The value after one more event.
-    pub fn after(before: Option<Self>, event: Event) -> Self {
-        let mut user = before.unwrap_or_default();
-        user.login_count += 1;
-        user.score = user.score * 0.5 + event.score;
-        event.source.clone_into(&mut user.source);
-        user
-    }
-}
-
-/// One event.
-#[derive(Debug, Clone, Copy)]
-pub struct Event {
-    /// The number of the user.
-    pub user: u64,
-    score: f64,
-    source: &'static str,
-}
-
-impl Event {
-    /// Writes the user's key into a buffer that is used again and again.
-    pub fn key_into(self, key: &mut String) {
-        use std::fmt::Write;
-        key.clear();
-        // Writing to a text can't fail.
-        write!(key, "user-{:010}", self.user).ok();
-    }
-}
-
-/// How much work.
-#[derive(Debug, Clone, Copy)]
-pub struct Workload {
-    /// Events in all.
-    pub events: usize,
-    /// Different keys, drawn uniformly.
-    pub keys: u64,
-    /// Events of an epoch.
-    pub epoch_events: usize,
-}
-
-impl Workload {
-    /// The events, epoch by epoch.
-    pub fn epochs(self) -> impl Iterator<Item = Vec<Event>> {
-        let mut rng = StdRng::seed_from_u64(77);
-        (0..self.events.div_ceil(self.epoch_events)).map(move |epoch| {
-            let left = self.events - epoch * self.epoch_events;
-            (0..left.min(self.epoch_events))
-                .map(|_| Event {
-                    user: rng.random_range(0..self.keys),
-                    score: rng.random(),
-                    source: SOURCES[rng.random_range(0..SOURCES.len())],
-                })
-                .collect()
-        })
-    }
-
-    /// Events per second.
-    pub fn rate(self, took: std::time::Duration) -> f64 {
-        self.events as f64 / took.as_secs_f64()
-    }
-}
 
 /// How our side goes through the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

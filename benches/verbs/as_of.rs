@@ -2,12 +2,11 @@
 //!
 //! The history is 2M rows over 1M keys; snapshots were made at 80% and at its end, and the point asked for lies at 90%.
 
-use alluvium::{KeyFilter, OrderBy, Point, RawState};
+use alluvium::{OrderBy, Point, RawState};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain,
-    key_text, open_table, parquet_session, table_session, timed, window_query,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, key_text,
+    open_table, parquet_session, scan_rows, table_session, timed, window_query,
 };
-use alluvium_materializer::whole_value;
 use datafusion::prelude::SessionContext;
 
 use crate::Setup;
@@ -39,7 +38,7 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let rounds = setup.pick(5, 3);
     let mut latest = Samples::default();
     for _ in 0..rounds {
-        let (rows, took) = timed(scan(&state, Point::LATEST)).await;
+        let (rows, took) = timed(scan_rows(&state, Point::LATEST)).await;
         rows?;
         latest.push(took);
     }
@@ -47,7 +46,7 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     for (name, point, condition) in &points {
         let (mut ours, mut theirs) = (Samples::default(), Samples::default());
         for _ in 0..rounds {
-            let (rows, took) = timed(scan(&state, *point)).await;
+            let (rows, took) = timed(scan_rows(&state, *point)).await;
             ours.push(took);
             let (expected, took) = timed(count_rows(&plain, &window_query(ORDER, condition))).await;
             theirs.push(took);
@@ -69,14 +68,6 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     .await?;
     store.close().await;
     Ok(())
-}
-
-async fn scan(state: &RawState, point: Point) -> Outcome<usize> {
-    let reader = state.reader();
-    let basis = reader.basis().await?;
-    let payload = whole_value(basis.definition());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    drain(reader.scan(&basis, point, KeyFilter::All, payload, cores).await?).await
 }
 
 async fn gets(

@@ -4,13 +4,20 @@ use std::time::{Duration, Instant};
 
 use alluvium::{OrderBy, RawState};
 use alluvium_benches::{
-    Events, Figures, Floor, KEYS, Outcome, Place, Samples, append_rows, table_at, timed,
+    Events, Figures, Floor, KEYS, Outcome, Place, Samples, append_rows, open_table, table_at, timed,
 };
 
 use crate::Setup;
 
 /// Commits of each end of the growth that are compared.
 const WINDOW: usize = 100;
+/// Of the other side's commits, which grow much faster.
+const THEIR_WINDOW: usize = 20;
+/// Commits of the other side whose median is compared with ours.
+const THEIR_COMMITS: usize = 200;
+/// Commits after which the table is opened anew.
+const OPENED_AT: [usize; 7] = [10, 30, WINDOW, 300, 1_000, 2_000, 3_000];
+const OPENINGS: usize = 7;
 const WRITERS: u64 = 64;
 
 pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
@@ -18,20 +25,25 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let place = setup.place("commit")?;
     let commits = setup.pick(5_000, 1_000);
     let (ours, floor) = one_at_a_time(&figures, &place, commits).await?;
-    let theirs = by_delta_rs(&place, setup.pick(200, 100)).await?;
+    let all_theirs = by_delta_rs(&figures, &place, setup.pick(500, 100)).await?;
+    by_number(&figures, "alluvium", &ours, WINDOW);
+    by_number(&figures, "floor", &floor, WINDOW);
+    by_number(&figures, "delta-rs", &all_theirs, THEIR_WINDOW);
+    let theirs = all_theirs.part(0, THEIR_COMMITS);
     figures.latency("alluvium", "append of 1 row", &ours);
     figures.latency("floor", "append of 1 row", &floor);
     figures.latency("delta-rs", "append of 1 row", &theirs);
-    let (early, late) = (ours.part(WINDOW, 2 * WINDOW), ours.part(commits - WINDOW, commits));
-    let (floor_early, floor_late) =
-        (floor.part(0, WINDOW), floor.part(floor.len() - WINDOW, floor.len()));
+    let ends = |samples: &Samples| {
+        (samples.part(WINDOW, 2 * WINDOW), samples.part(commits - WINDOW, commits))
+    };
+    let ((early, late), (floor_early, floor_late)) = (ends(&ours), ends(&floor));
     figures.duration("alluvium", "commits 100 to 200", &early);
     figures.duration("alluvium", "the last 100 commits", &late);
     figures.duration("floor", "meanwhile, early", &floor_early);
     figures.duration("floor", "meanwhile, late", &floor_late);
     let end = theirs.len();
-    figures.duration("delta-rs", "the first 20 commits", &theirs.part(0, 20));
-    figures.duration("delta-rs", "the last 20 commits", &theirs.part(end - 20, end));
+    figures.duration("delta-rs", "the first 20 commits", &theirs.part(0, THEIR_WINDOW));
+    figures.duration("delta-rs", "the last 20 commits", &theirs.part(end - THEIR_WINDOW, end));
     figures.times("delta-rs", "append of 1 row, p50", &theirs, &ours, 5.0);
     figures.times("floor", "append of 1 row, p50 (1/1.5 wanted)", &floor, &ours, 1.0 / 1.5);
     let growth = late.median() / early.median();
@@ -47,7 +59,16 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     many_writers(&figures, &place, setup.pick(100, 30)).await
 }
 
-/// Commits in turns with the floor, where they are compared: at both ends.
+/// The median of each window of commits, by the number of its last one.
+fn by_number(figures: &Figures, side: &str, samples: &Samples, window: usize) {
+    for first in (0..samples.len()).step_by(window) {
+        let part = samples.part(first, first + window);
+        let at = ((first + part.len()) as f64, "commits");
+        figures.point(side, "append of 1 row, p50", at, part.median() * 1e3, "ms");
+    }
+}
+
+/// Commits in turns with the floor.
 async fn one_at_a_time(
     figures: &Figures,
     place: &Place,
@@ -58,22 +79,23 @@ async fn one_at_a_time(
     let mut events = Events::seeded(1);
     let (mut ours, mut least) = (Samples::default(), Samples::default());
     let mut opened_early = Samples::default();
-    for commit in 0..commits {
+    for commit in 1..=commits {
         let row = events.random(1, KEYS)?;
         let (done, took) = timed(state.append(&row)).await;
         done?;
         ours.push(took);
-        if commit < 3 * WINDOW || commit + 3 * WINDOW >= commits {
-            let (done, took) = timed(async { floor.commit(&row) }).await;
-            done?;
-            least.push(took);
-        }
-        if commit + 1 == WINDOW {
-            opened_early = openings(place).await?;
+        let (done, took) = timed(async { floor.commit(&row) }).await;
+        done?;
+        least.push(took);
+        if OPENED_AT.contains(&commit) && commit < commits {
+            let opened = openings(figures, place, commit).await?;
+            if commit == WINDOW {
+                opened_early = opened;
+            }
         }
     }
     store.close().await;
-    let opened_late = openings(place).await?;
+    let opened_late = openings(figures, place, commits).await?;
     figures.duration("alluvium", "open at 100 commits", &opened_early);
     figures.duration("alluvium", &format!("open at {commits} commits"), &opened_late);
     let growth = opened_late.median() / opened_early.median();
@@ -81,25 +103,36 @@ async fn one_at_a_time(
     Ok((ours, least))
 }
 
-async fn openings(place: &Place) -> Outcome<Samples> {
+async fn openings(figures: &Figures, place: &Place, commits: usize) -> Outcome<Samples> {
     let mut samples = Samples::default();
-    for _ in 0..7 {
+    for _ in 0..OPENINGS {
         let (opened, took) = timed(place.reopen("store")).await;
         opened?;
         samples.push(took);
     }
+    figures.point("alluvium", "open", (commits as f64, "commits"), samples.median() * 1e3, "ms");
     Ok(samples)
 }
 
-async fn by_delta_rs(place: &Place, commits: usize) -> Outcome<Samples> {
+async fn by_delta_rs(figures: &Figures, place: &Place, commits: usize) -> Outcome<Samples> {
     let mut events = Events::seeded(1);
     let mut table = table_at(&place.path("delta")).await?;
     let mut samples = Samples::default();
-    for _ in 0..commits {
+    for commit in 1..=commits {
         let row = events.random(1, KEYS)?;
         let (written, took) = timed(append_rows(table, vec![row])).await;
         table = written?;
         samples.push(took);
+        if OPENED_AT.contains(&commit) || commit == commits {
+            let mut opened = Samples::default();
+            for _ in 0..OPENINGS {
+                let (table, took) = timed(open_table(&place.path("delta"))).await;
+                table?;
+                opened.push(took);
+            }
+            let at = (commit as f64, "commits");
+            figures.point("delta-rs", "open", at, opened.median() * 1e3, "ms");
+        }
     }
     Ok(samples)
 }

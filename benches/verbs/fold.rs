@@ -1,12 +1,11 @@
 //! The fold of a whole log against the window query over the same files: time, and memory of a process that does only that.
 
 use std::path::Path;
-use std::process::Command;
 
 use alluvium::{OrderBy, RawState};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, drain, open_state,
-    parquet_session, peak_rss_bytes, timed, window_query,
+    Events, Figures, KEYS, NOTHING, Outcome, Samples, as_child, count_rows, data_files, drain,
+    open_state, parquet_session, run_child, timed, window_query,
 };
 use alluvium_log::{ReadSpec, RowFilter};
 use alluvium_materializer::{FoldSettings, file_input, log_files, whole_value};
@@ -14,6 +13,7 @@ use alluvium_materializer::{FoldSettings, file_input, log_files, whole_value};
 use crate::Setup;
 
 const BATCH_ROWS: usize = 100_000;
+/// The state's order, newest first, as the query says it.
 const ORDER: &str = "event_time DESC, version DESC";
 
 pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
@@ -52,15 +52,15 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     store.close().await;
     let folder = place.path("store");
     for (side, work) in [("alluvium", "fold"), ("alluvium", "rebuild"), ("datafusion", "window")] {
-        let rss = rss_of_child(work, &folder)?;
+        let ran = run_child(&format!("fold:{work}"), &folder)?;
         let metric = format!("peak RSS of a process, {work}");
-        figures.line(side, &metric, rss as f64 / f64::from(1 << 20), "MiB", 1);
+        figures.line(side, &metric, ran.rss_bytes as f64 / f64::from(1 << 20), "MiB", 1);
     }
-    let empty = rss_of_child("nothing", &folder)?;
+    let empty = run_child(NOTHING, &folder)?;
     figures.line(
         "floor",
         "peak RSS of a process that does nothing",
-        empty as f64 / f64::from(1 << 20),
+        empty.rss_bytes as f64 / f64::from(1 << 20),
         "MiB",
         1,
     );
@@ -90,33 +90,25 @@ async fn fold_log(state: &RawState) -> Outcome<usize> {
     drain(vec![folded]).await
 }
 
-/// Runs this program again for one piece of work, and reads what it says of its memory.
-fn rss_of_child(work: &str, folder: &Path) -> Outcome<u64> {
-    let output =
-        Command::new(std::env::current_exe()?).arg("--child").arg(work).arg(folder).output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
-}
-
-/// One piece of work in a process of its own; prints the peak of its memory.
+/// One piece of work in a process of its own; it counts the rows of the state.
 pub(crate) async fn child(work: &str, folder: &Path) -> Outcome<()> {
     match work {
-        "nothing" => {}
         "fold" => {
-            fold_log(&open_state(folder).await?.1).await?;
+            as_child(async { Ok(fold_log(&open_state(folder).await?.1).await? as u64) }).await
         }
         "rebuild" => {
-            open_state(folder).await?.1.materialize(true).await?;
+            let rebuild =
+                async { Ok(open_state(folder).await?.1.materialize(true).await?.rows_written) };
+            as_child(rebuild).await
         }
         "window" => {
-            let log = folder.join(alluvium_benches::STATE).join("log");
-            let session = parquet_session("log", data_files(&log)?).await?;
-            count_rows(&session, &window_query(ORDER, "true")).await?;
+            let window = async {
+                let log = folder.join(alluvium_benches::STATE).join("log");
+                let session = parquet_session("log", data_files(&log)?).await?;
+                Ok(count_rows(&session, &window_query(ORDER, "true")).await? as u64)
+            };
+            as_child(window).await
         }
-        other => return Err(format!("no work {other:?}").into()),
+        other => Err(format!("no work {other:?}").into()),
     }
-    println!("{}", peak_rss_bytes()?);
-    Ok(())
 }

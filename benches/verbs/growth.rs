@@ -1,11 +1,10 @@
 //! How cost grows: the same change into a small and a large state, and what a hundred changes write and leave behind.
 
-use alluvium::{KeyFilter, OrderBy, Point, RawState};
+use alluvium::{OrderBy, Point, RawState};
 use alluvium_benches::{
-    Events, Figures, Outcome, Samples, count_rows, data_files, distinct_keys, drain, folder_bytes,
-    key_text, parquet_session, timed,
+    Events, Figures, Outcome, Samples, count_rows, data_files, distinct_keys, folder_bytes,
+    key_text, parquet_session, scan_rows, timed,
 };
-use alluvium_materializer::whole_value;
 
 use crate::Setup;
 
@@ -100,7 +99,7 @@ async fn afterwards(
     let (mut scans, mut files, mut gets) =
         (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..7 {
-        let (rows, took) = timed(scan(state)).await;
+        let (rows, took) = timed(scan_rows(state, Point::LATEST)).await;
         scans.push(took);
         let (_, took) = timed(count_rows(&plain, "SELECT * FROM snapshot")).await;
         files.push(took);
@@ -126,12 +125,4 @@ async fn load(state: &RawState, events: &mut Events, keys: u64) -> Outcome<()> {
     }
     state.materialize(false).await?;
     Ok(())
-}
-
-async fn scan(state: &RawState) -> Outcome<usize> {
-    let reader = state.reader();
-    let basis = reader.basis().await?;
-    let payload = whole_value(basis.definition());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    drain(reader.scan(&basis, Point::LATEST, KeyFilter::All, payload, cores).await?).await
 }

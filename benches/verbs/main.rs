@@ -1,4 +1,7 @@
-//! The benches, one per verb: `cargo bench -p alluvium-benches -- [VERB..] [--quick] [--dir FOLDER]`.
+//! The benches, one per verb: `cargo bench -p alluvium-benches -- [VERB..] [--quick] [--scale [--max-keys N]] [--dir FOLDER]`.
+//!
+//! `rebuild`, `memory` and `scale` are small ones unless `--scale` is given: then they take minutes each, and the disk that
+//! `docs/benchmarks.md` says.
 //!
 //! JSON lines go to standard output, the same figures for people to standard error. `docs/benchmarks.md` says what
 //! each of them means.
@@ -7,23 +10,27 @@
 mod as_of;
 mod bulk;
 mod commit;
+mod depth;
 mod fold;
 mod get;
 mod get_cached;
 mod growth;
 mod history;
 mod materialize;
+mod memory;
 mod open;
+mod rebuild;
+mod scale;
 mod scan;
 mod state_loop;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use alluvium_benches::{Outcome, Place};
+use alluvium_benches::{NOTHING, Outcome, Place, as_child};
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 16] = [
     "commit",
     "bulk",
     "fold",
@@ -36,12 +43,20 @@ const VERBS: [&str; 12] = [
     "history",
     "get_cached",
     "open",
+    "depth",
+    "rebuild",
+    "memory",
+    "scale",
 ];
+/// Keys of the largest state of `scale`, unless `--max-keys` says less.
+const MAX_KEYS: u64 = 100_000_000;
 
 /// What a bench is told.
 #[derive(Debug, Clone)]
 struct Setup {
     quick: bool,
+    scale: bool,
+    max_keys: u64,
     parent: PathBuf,
 }
 
@@ -53,6 +68,11 @@ impl Setup {
     /// A size that is smaller in a quick run.
     fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// A size that is large only when asked for.
+    fn pick_scale<T>(&self, large: T, small: T) -> T {
+        if self.scale { large } else { small }
     }
 }
 
@@ -78,7 +98,12 @@ fn main() -> ExitCode {
 }
 
 async fn run() -> Outcome<()> {
-    let mut setup = Setup { quick: false, parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")) };
+    let mut setup = Setup {
+        quick: false,
+        scale: false,
+        max_keys: MAX_KEYS,
+        parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
+    };
     let mut verbs = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut arguments = arguments.into_iter();
@@ -87,14 +112,17 @@ async fn run() -> Outcome<()> {
             // Cargo adds it.
             "--bench" => {}
             "--quick" => setup.quick = true,
+            "--scale" => setup.scale = true,
+            "--max-keys" => {
+                let keys = arguments.next().ok_or("--max-keys needs a number")?;
+                setup.max_keys =
+                    keys.parse().map_err(|_| format!("--max-keys: {keys:?} is no number"))?;
+            }
             "--dir" => setup.parent = arguments.next().ok_or("--dir needs a folder")?.into(),
             "--child" => {
-                let side = arguments.next().ok_or("--child needs a side")?;
+                let work = arguments.next().ok_or("--child needs its work")?;
                 let folder = arguments.next().ok_or("--child needs a folder")?;
-                if let Some(key) = side.strip_prefix("open:") {
-                    return open::child(key, &PathBuf::from(folder)).await;
-                }
-                return fold::child(&side, &PathBuf::from(folder)).await;
+                return child(&work, Path::new(&folder)).await;
             }
             verb if VERBS.contains(&verb) => verbs.push(verb.to_owned()),
             other => {
@@ -102,26 +130,50 @@ async fn run() -> Outcome<()> {
             }
         }
     }
+    if setup.quick && setup.scale {
+        return Err("--quick and --scale exclude each other: leave one out".into());
+    }
     if verbs.is_empty() {
         verbs = VERBS.iter().map(|&verb| verb.to_owned()).collect();
     }
     for verb in verbs {
         let started = Instant::now();
-        match verb.as_str() {
-            "commit" => commit::run(&setup).await?,
-            "bulk" => bulk::run(&setup).await?,
-            "fold" => fold::run(&setup).await?,
-            "materialize" => materialize::run(&setup).await?,
-            "scan" => scan::run(&setup).await?,
-            "get" => get::run(&setup).await?,
-            "state_loop" => state_loop::run(&setup).await?,
-            "growth" => growth::run(&setup).await?,
-            "history" => history::run(&setup).await?,
-            "get_cached" => get_cached::run(&setup).await?,
-            "open" => open::run(&setup).await?,
-            _ => as_of::run(&setup).await?,
-        }
+        bench(&verb, &setup).await?;
         eprintln!("   ({verb} took {:.1} s)", started.elapsed().as_secs_f64());
     }
     Ok(())
+}
+
+async fn bench(verb: &str, setup: &Setup) -> Outcome<()> {
+    match verb {
+        "commit" => commit::run(setup).await,
+        "bulk" => bulk::run(setup).await,
+        "fold" => fold::run(setup).await,
+        "materialize" => materialize::run(setup).await,
+        "scan" => scan::run(setup).await,
+        "get" => get::run(setup).await,
+        "as_of" => as_of::run(setup).await,
+        "state_loop" => state_loop::run(setup).await,
+        "growth" => growth::run(setup).await,
+        "history" => history::run(setup).await,
+        "get_cached" => get_cached::run(setup).await,
+        "open" => open::run(setup).await,
+        "depth" => depth::run(setup).await,
+        "rebuild" => rebuild::run(setup).await,
+        "memory" => memory::run(setup).await,
+        "scale" => scale::run(setup).await,
+        other => Err(format!("{other:?} is no bench").into()),
+    }
+}
+
+/// One piece of work of a bench, in a process that does nothing else.
+async fn child(work: &str, folder: &Path) -> Outcome<()> {
+    let (bench, work) = work.split_once(':').unwrap_or((work, ""));
+    match bench {
+        NOTHING => as_child(async { Ok(0) }).await,
+        "open" => open::child(work, folder).await,
+        "fold" => fold::child(work, folder).await,
+        "memory" => memory::child(work, folder).await,
+        other => Err(format!("{other:?} has no work for a child").into()),
+    }
 }

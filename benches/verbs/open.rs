@@ -1,12 +1,10 @@
 //! Opening a store with a long tail, and the first correct get: time and memory of a process that does only that.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
 
 use alluvium::{Lookup, OrderBy, Point};
 use alluvium_benches::{
-    Events, Figures, Outcome, Samples, distinct_keys, key_text, open_state, peak_rss_bytes,
+    Events, Figures, Outcome, Samples, as_child, distinct_keys, key_text, open_state, run_child,
 };
 
 use crate::Setup;
@@ -38,9 +36,9 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         let in_tail = key_text(*tail.first().ok_or("no tail")?);
         let (mut opened, mut rss) = (Samples::default(), 0);
         for key in [&in_tail, &key_text(1), &key_text(keys - 1), &in_tail, &key_text(keys / 2)] {
-            let (took, peak) = by_child(&place.path(name), key)?;
-            opened.push(std::time::Duration::from_secs_f64(took));
-            rss = rss.max(peak);
+            let ran = run_child(&format!("open:{key}"), &place.path(name))?;
+            opened.push(ran.took());
+            rss = rss.max(ran.rss_bytes);
         }
         let metric = format!("open and first get, {name} keys, 100k rows in the tail");
         figures.duration("alluvium", &metric, &opened);
@@ -53,29 +51,14 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     Ok(())
 }
 
-fn by_child(folder: &Path, key: &str) -> Outcome<(f64, u64)> {
-    let output = Command::new(std::env::current_exe()?)
-        .arg("--child")
-        .arg(format!("open:{key}"))
-        .arg(folder)
-        .output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    let text = String::from_utf8(output.stdout)?;
-    let (seconds, rss) = text.trim().split_once(' ').ok_or("the child said something else")?;
-    Ok((seconds.parse()?, rss.parse()?))
-}
-
-/// Opens and gets in a process of its own; prints seconds and the peak of its memory.
+/// Opens and gets in a process of its own.
 pub(crate) async fn child(key: &str, folder: &Path) -> Outcome<()> {
-    let started = Instant::now();
-    let (_, state) = open_state(folder).await?;
-    let found = state.get(Point::LATEST, key).await?;
-    let took = started.elapsed();
-    match found {
-        Lookup::Found(_) => println!("{} {}", took.as_secs_f64(), peak_rss_bytes()?),
-        other => return Err(format!("{key}: {other:?}").into()),
-    }
-    Ok(())
+    let first_get = async {
+        let (_, state) = open_state(folder).await?;
+        match state.get(Point::LATEST, key).await? {
+            Lookup::Found(_) => Ok(1),
+            other => Err(format!("{key}: {other:?}").into()),
+        }
+    };
+    as_child(first_get).await
 }

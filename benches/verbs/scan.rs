@@ -1,11 +1,10 @@
 //! The scan of the newest state, all columns, with and without a tail, against a plain scan of the snapshot's files.
 
-use alluvium::{KeyFilter, OrderBy, Point, RawState, Store};
+use alluvium::{OrderBy, Point, RawState, Store};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys, drain,
-    parquet_session, timed,
+    Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys,
+    parquet_session, scan_rows, timed,
 };
-use alluvium_materializer::whole_value;
 use futures::TryStreamExt;
 
 use crate::Setup;
@@ -23,7 +22,7 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     none.print(&figures, "no tail", 1.0);
     let tail = distinct_keys(7, (KEYS / 100) as usize, KEYS);
     state.append(&events.of_keys(&tail)?).await?;
-    let (first, took) = timed(scan(&state)).await;
+    let (first, took) = timed(scan_rows(&state, Point::LATEST)).await;
     if first? != KEYS as usize {
         return Err("a scan lost rows".into());
     }
@@ -55,7 +54,7 @@ impl Rounds {
         rounds: usize,
     ) -> Outcome<()> {
         for _ in 0..rounds {
-            let (rows, took) = timed(scan(state)).await;
+            let (rows, took) = timed(scan_rows(state, Point::LATEST)).await;
             self.ours.push(took);
             let (sql_rows, took) = timed(scan_by_sql(store)).await;
             self.sql.push(took);
@@ -76,18 +75,6 @@ impl Rounds {
         figures.times("datafusion", &format!("scan, {name}"), &self.plain, &self.ours, wanted);
         figures.times("datafusion", &format!("SQL, {name}"), &self.plain, &self.sql, wanted);
     }
-}
-
-async fn scan(state: &RawState) -> Outcome<usize> {
-    let reader = state.reader();
-    let basis = reader.basis().await?;
-    let payload = whole_value(basis.definition());
-    let streams = reader.scan(&basis, Point::LATEST, KeyFilter::All, payload, cores()).await?;
-    drain(streams).await
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 async fn scan_by_sql(store: &Store) -> Outcome<usize> {
