@@ -55,7 +55,7 @@ async fn append(
     for first in places.clone().step_by(BATCH_ROWS as usize) {
         let numbers = spread_keys(first..places.end.min(first + BATCH_ROWS), keys);
         state.append(&events.of_named_keys(&numbers, long_key_text)?).await?;
-        if first % (10 * BATCH_ROWS) == 0 && first > 0 && first % (keys / 5).max(1) == 0 {
+        if first > 0 && first.is_multiple_of((keys / 5).max(BATCH_ROWS)) {
             figures.progress(&format!("{first} of {} rows appended", places.end));
         }
     }

@@ -133,6 +133,7 @@ pub fn decode(bytes: &[u8]) -> Outcome<UserStatus> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
     use super::*;

@@ -97,6 +97,7 @@ pub(crate) fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn axis(scale: Scale, values: &[f64]) -> Axis {

@@ -232,6 +232,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn chart(scale: Scale, series: &[&[(f64, Option<f64>)]]) -> Chart {

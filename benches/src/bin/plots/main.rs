@@ -74,6 +74,7 @@ fn files(records: &[Record]) -> Outcome<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

@@ -62,6 +62,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Outcome<Vec<Record>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     const LINE: &str =

@@ -136,7 +136,7 @@ fn thousands(digits: &str) -> String {
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
         let left = digits.len() - index;
-        if index > 0 && left % 3 == 0 && !text.ends_with('-') {
+        if index > 0 && left.is_multiple_of(3) && !text.ends_with('-') {
             text.push(',');
         }
         text.push(digit);
@@ -146,6 +146,7 @@ fn thousands(digits: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::records::parse;
 
