@@ -1,13 +1,17 @@
 //! Point gets, present and absent, from the snapshot and from the tail, against DataFusion over delta-rs on the same snapshot.
 
-use alluvium::{Lookup, OrderBy, Point, RawState};
+use alluvium::{Lookup, OrderBy, Point, RawState, Store, StoreSettings};
 use alluvium_benches::{
-    Events, Figures, KEYS, Outcome, Samples, count_rows, distinct_keys, key_text, open_table,
-    table_session, timed,
+    Events, Figures, KEYS, Outcome, Place, STATE, Samples, count_rows, distinct_keys, key_text,
+    open_table, table_session, timed,
 };
 use datafusion::prelude::SessionContext;
 
 use crate::Setup;
+
+/// Keys of the large state.
+const LARGE_KEYS: u64 = 10_000_000;
+const LARGE_BATCH: usize = 100_000;
 
 pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let figures = Figures::of("get");
@@ -49,6 +53,44 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     figures.latency("alluvium", "get, present, base and a run", &with_run);
     figures.times("datafusion", "get, present, base and a run", &their_found, &with_run, 5.0);
     store.close().await;
+    uncached(&figures, &place, "store", KEYS, ours).await?;
+    if setup.quick {
+        return Ok(());
+    }
+    let (store, state) = place.new_state("large", OrderBy::Version).await?;
+    for first in (0..LARGE_KEYS).step_by(LARGE_BATCH) {
+        let numbers: Vec<u64> = (first..first + LARGE_BATCH as u64).collect();
+        state.append(&events.of_keys(&numbers)?).await?;
+    }
+    state.materialize(false).await?;
+    store.close().await;
+    uncached(&figures, &place, "large", LARGE_KEYS, ours).await
+}
+
+/// Footers in memory, and no page: every get reads and decodes one; then with the page cache as it is by default.
+async fn uncached(
+    figures: &Figures,
+    place: &Place,
+    name: &str,
+    keys: u64,
+    count: usize,
+) -> Outcome<()> {
+    let present: Vec<String> = distinct_keys(15, count, keys).into_iter().map(key_text).collect();
+    let by_default = StoreSettings::default().page_cache_bytes;
+    for (page_cache_bytes, which) in [(0, "no page in memory"), (by_default, "pages as by default")]
+    {
+        let settings = StoreSettings { page_cache_bytes, ..StoreSettings::default() };
+        let uri = place.path(name).display().to_string();
+        let store = Store::builder(&uri).settings(settings).open().await?;
+        let state = store.raw_state(STATE).await?;
+        let over_all: Vec<String> = (0..200).map(|at| key_text(at * (keys / 200))).collect();
+        gets(&state, &over_all, true).await?;
+        let found = gets(&state, &present, true).await?;
+        let metric = format!("get, present, {} M keys, {which}", keys / 1_000_000);
+        figures.latency("alluvium", &metric, &found);
+        figures.ratio("200 us", &metric, 200e-6 / found.median(), 1.0);
+        store.close().await;
+    }
     Ok(())
 }
 

@@ -37,12 +37,11 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         figures.ratio("floor", &format!("state loop, {name}"), durable.div_duration_f64(took), 1.0);
         figures.ratio("hash map", &format!("state loop, {name}"), bare.div_duration_f64(took), 0.3);
     }
-    let part = Workload { events: work.events / 5, ..work };
     let cache = work.keys * ROW_BYTES / 4;
     for (how, name) in [(Loop::Prefetch, "prefetched"), (Loop::Stream, "key by key")] {
         let part = match how {
-            Loop::Prefetch => part,
-            _ => Workload { events: part.events / 10, ..part },
+            Loop::Prefetch => work,
+            _ => Workload { events: work.events / 10, ..work },
         };
         let name = format!("state 4 x the cache, {name}");
         let took = ours(&figures, &place, &name, part, how, cache).await?;

@@ -2,7 +2,6 @@
 //!
 //! It is read once per commit, not once per question, and bounded in bytes; a longer tail is read from its files.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use alluvium_log::{

@@ -11,6 +11,7 @@ use arrow::compute::{filter_record_batch, take_record_batch};
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
     RowSelectionPolicy, RowSelector,
@@ -19,14 +20,12 @@ use parquet::file::metadata::ParquetMetaData;
 
 use super::fetched::Fetched;
 use super::hints::{Leading, ReadHints};
-use super::key_pages::{KeyPages, has_pages};
 use super::pages::{PageCache, PageId};
 use super::ranges::RangeReader;
 use super::shape::shape;
 use super::{
     BATCH_ROWS, Footer, FooterCache, KeyFilter, ReadSpec, RowFilter, bloom_filters, cache_key,
-    check_span, gone, is_small, key_leaf, projection, read_file, reader_options, remember,
-    unreadable,
+    check_span, gone, is_small, projection, read_file, reader_options, remember, unreadable,
 };
 use crate::columns::STATE_KEY;
 use crate::error::{Error, Result};
@@ -60,7 +59,7 @@ pub async fn read_keys(
     let place = || format!("table {}, file {}", table.label(), file.add.path);
     let failed = |error| gone(error, file).context(place());
     let (footer, whole) = open(table, file, footers).await.map_err(failed)?;
-    if !file.is_sorted() || !has_pages(footer.metadata.metadata()) {
+    if !file.is_sorted() || !footer.key_pages.is_indexed() {
         return read_file(table, file, spec, footers).await?.try_collect().await;
     }
     let lookup = Lookup::new(footer, file, spec, keys);
@@ -109,7 +108,7 @@ struct Lookup {
     /// What rows are asked beside their key, where the file doesn't tell that all fulfil it.
     rest: Option<RowFilter>,
     leading: Leading,
-    key_leaf: usize,
+    columns: ProjectionMask,
 }
 
 impl Lookup {
@@ -120,11 +119,11 @@ impl Lookup {
         keys: &Arc<[String]>,
     ) -> Arc<Self> {
         let rest = RowFilter { keys: KeyFilter::All, ..spec.filter.clone() };
-        let key_leaf = key_leaf(footer.metadata.metadata()).unwrap_or_default();
+        let leading = Leading::of(&ReadHints::default(), &spec.filter, file);
         Arc::new(Self {
             rest: (!rest.matches_all(file)).then_some(rest),
-            leading: Leading::of(&ReadHints::default(), &spec.filter, file),
-            key_leaf,
+            columns: projection(&footer, file, spec, leading),
+            leading,
             footer,
             file: file.clone(),
             spec: spec.clone(),
@@ -157,25 +156,18 @@ impl Lookup {
             return Ok(found);
         }
         let fetched = self.fetch(table, group, &missing, whole).await?;
-        let keep = cache.keeps(self.decoded_bytes(group, &missing));
-        if missing.len() <= INLINE_PAGES && keep {
-            found.extend(self.decode_kept(group, &missing, &fetched, cache)?);
+        let (lookup, is_short) = (self.clone(), missing.len() <= INLINE_PAGES);
+        if !cache.keeps(self.decoded_bytes(group, &missing)) {
+            let sweep = move || lookup.sweep(group, &missing, fetched);
+            found.extend(in_turn(is_short, sweep).await?);
             return Ok(found);
         }
-        let lookup = self.clone();
-        if keep {
-            let decoded = in_background(move || {
-                let pages = lookup.decode_pages(group, &missing, &fetched)?;
-                Ok((missing, pages))
-            });
-            let (missing, pages) = decoded.await?;
-            for (page, rows) in missing.iter().zip(pages) {
-                found.extend(self.select(&rows, &page.keys)?);
-                cache.insert(self.id_of(group, page.page), rows);
-            }
-            return Ok(found);
+        let decode = move || Ok((lookup.decode_pages(group, &missing, &fetched)?, missing));
+        let (pages, missing) = in_turn(is_short, decode).await?;
+        for (page, rows) in missing.iter().zip(pages) {
+            found.extend(self.select(&rows, &page.keys)?);
+            cache.insert(self.id_of(group, page.page), rows);
         }
-        found.extend(in_background(move || lookup.sweep(group, &missing, fetched)).await?);
         Ok(found)
     }
 
@@ -185,7 +177,7 @@ impl Lookup {
 
     /// The pages of a row group that may hold keys, in order.
     async fn wanted_pages(&self, table: &Table, group: usize) -> Result<Vec<WantedPage>> {
-        let Some(pages) = KeyPages::of(self.metadata(), group, self.key_leaf) else {
+        let Some(pages) = self.footer.key_pages.of_group(self.metadata(), group) else {
             return Err(Error::internal("a row group without an index of its pages"));
         };
         let (least, greatest) = pages.bounds();
@@ -263,7 +255,6 @@ impl Lookup {
     fn byte_ranges(&self, group: usize, pages: &[WantedPage]) -> Result<Vec<Range<u64>>> {
         let incomplete = || Error::corrupt("the index of a file's pages is incomplete");
         let metadata = self.metadata();
-        let mask = projection(&self.footer, &self.file, &self.spec, self.leading);
         let offsets =
             metadata.offset_index().and_then(|all| all.get(group)).ok_or_else(incomplete)?;
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -273,7 +264,7 @@ impl Lookup {
             _ => ranges.push(range),
         };
         for (leaf, offsets) in
-            offsets.iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf))
+            offsets.iter().enumerate().filter(|(leaf, _)| self.columns.leaf_included(*leaf))
         {
             let locations = offsets.page_locations();
             let range_of = |page: usize| -> Option<Range<u64>> {
@@ -316,28 +307,13 @@ impl Lookup {
     ) -> Result<ParquetRecordBatchReader> {
         let metadata = self.footer.metadata.clone();
         Ok(ParquetRecordBatchReaderBuilder::new_with_metadata(fetched, metadata)
-            .with_projection(projection(&self.footer, &self.file, &self.spec, self.leading))
+            .with_projection(self.columns.clone())
             .with_batch_size(batch_rows)
             .with_row_groups(vec![group])
             // The bytes of what is skipped are not there.
             .with_row_selection_policy(RowSelectionPolicy::Selectors)
             .with_row_selection(selection)
             .build()?)
-    }
-
-    fn decode_kept(
-        &self,
-        group: usize,
-        missing: &[WantedPage],
-        fetched: &Fetched,
-        cache: &PageCache,
-    ) -> Result<Vec<RecordBatch>> {
-        let mut found = Vec::with_capacity(missing.len());
-        for (page, rows) in missing.iter().zip(self.decode_pages(group, missing, fetched)?) {
-            found.extend(self.select(&rows, &page.keys)?);
-            cache.insert(self.id_of(group, page.page), rows);
-        }
-        Ok(found)
     }
 
     /// Whole pages in the shape of a fold, each with memory of its own.
@@ -420,10 +396,14 @@ impl Lookup {
     }
 }
 
-/// Runs decoding on a thread for such, beside that of other files.
-async fn in_background<T: Send + 'static>(
+/// Runs decoding here if it is short, else on a thread for such, beside that of other files.
+async fn in_turn<T: Send + 'static>(
+    is_short: bool,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    if is_short {
+        return work();
+    }
     let aborted = |error| Error::internal("decoding pages was aborted").with_source(error);
     tokio::task::spawn_blocking(work).await.map_err(aborted)?
 }

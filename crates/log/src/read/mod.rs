@@ -41,6 +41,7 @@ use crate::table::{DataFile, FileCommits, Table};
 pub use filter::{KeyFilter, RowFilter};
 use hints::Leading;
 pub use hints::{FieldBounds, FieldValue, ReadHints};
+use key_pages::KeyPageIndex;
 pub use keys::read_keys;
 pub use pages::{DEFAULT_PAGE_CACHE_BYTES, PageCache, PageCacheStats};
 use prune::Pruner;
@@ -65,6 +66,7 @@ struct Footer {
     /// Of this footer alone, as long as the process lives.
     id: u64,
     metadata: ArrowReaderMetadata,
+    key_pages: KeyPageIndex,
     blooms: Mutex<Option<Arc<Vec<Option<Sbbf>>>>>,
     /// The statistics say that every row is an UPSERT: the column need not be read.
     only_upserts: bool,
@@ -324,7 +326,9 @@ fn remember(
     let only_upserts = file.is_sorted() && has_only_upserts(metadata.metadata());
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let footer = Arc::new(Footer { id, metadata, blooms: Mutex::new(None), only_upserts });
+    let key_pages = KeyPageIndex::of(metadata.metadata());
+    let footer =
+        Arc::new(Footer { id, metadata, key_pages, blooms: Mutex::new(None), only_upserts });
     footers.entries.insert(cache_key(table, file), footer.clone());
     footer
 }
