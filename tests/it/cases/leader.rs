@@ -180,7 +180,7 @@ async fn a_state_that_is_replaced_under_a_long_job_is_maintained_again_the_next_
     assert_eq!(run.errors[0].kind(), ErrorKind::IdentityChanged, "{:?}", run.errors);
     let run = maintainer.run().await.unwrap();
     assert_eq!(run.errors.len(), 0, "{:?}", run.errors);
-    assert_eq!(run.report.states[0].log_after.version, 7);
+    assert_eq!(run.report.states[0].log_before.version, 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,6 +67,10 @@ pub(crate) enum Step {
     Compact {
         handle: usize,
     },
+    /// Brings all keys, or some, back to a point.
+    Restore {
+        handle: usize,
+    },
     Reopen {
         handle: usize,
     },
@@ -101,6 +105,8 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         85..92 => Step::Reopen { handle },
         92..97 if kind.foreign => Step::Optimize,
         97..98 if kind.foreign => Step::ForeignAppend,
+        // A restore may need what has expired, which is refused: `cases::restore` shows it.
+        94..98 if !kind.expires => Step::Restore { handle },
         // What a clean-up at once takes away is promised where the log expires.
         98..100 if !kind.expires => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
         _ => Step::Append { handle },

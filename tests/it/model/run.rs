@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use alluvium::{
-    Clock, EpochOutcome, ErrorKind, MaintainStep, ManualClock, RawState, Store, StoreSettings,
-    SystemClock,
+    Clock, EpochOutcome, ErrorKind, KeyFilter, MaintainStep, ManualClock, OrderBy, Point, RawState,
+    RestoreOptions, RestoreOutcome, Store, StoreSettings, SystemClock,
 };
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
 use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -16,7 +18,7 @@ use super::expiry::{self, Folds};
 use super::ledger::Ledger;
 use super::plan::{APPS, HANDLES, Kind, Pools, Step, handle_settings, step};
 use crate::support::delta;
-use crate::support::rows::{Change, Shape, batch, fields};
+use crate::support::rows::{Change, Seen, Shape, batch, fields, seen};
 use crate::support::stores::{DAY, Home, START, ordered_by, settings as plain};
 
 /// The state of all sequences.
@@ -203,6 +205,7 @@ impl World {
                 let again = self.handles[handle].compact(false).await.unwrap();
                 assert_eq!(again.commits, 0, "a second run finds nothing to do: {again:?}");
             }
+            Step::Restore { handle } => self.restore(handle).await,
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
@@ -297,8 +300,56 @@ impl World {
         self.ledger.add(receipt.commit, &rows, Some((app_id, number)));
     }
 
+    /// A restore: one row for each key that is different, which has the point's value and wins.
+    async fn restore(&mut self, handle: usize) {
+        let to = self.pools.point(&mut self.rng, self.newest);
+        let keys = match self.rng.random_range(0..3) {
+            0 => KeyFilter::prefix("a/"),
+            1 => KeyFilter::keys((0..9).map(|_| self.pools.key(&mut self.rng))),
+            _ => KeyFilter::All,
+        };
+        let options = RestoreOptions { to, keys, ..RestoreOptions::default() };
+        let state = self.handles[handle].clone();
+        let report = state.restore(&options).await.unwrap();
+        let mut expected = self.ledger.diff(Point::LATEST, to);
+        expected.retain(|difference| options.keys.matches(&difference.key));
+        let counts = report.brought_back + report.set_back + report.removed;
+        assert_eq!(counts, expected.len() as u64, "{report:?}");
+        if expected.is_empty() {
+            assert_eq!(report.outcome, RestoreOutcome::NothingToDo);
+            return;
+        }
+        self.newest += 1;
+        assert_eq!((report.commit, report.before_commit), (Some(self.newest), self.newest - 1));
+        let basis = state.reader().basis().await.unwrap();
+        let rows = state.reader().changes_rows(&basis, self.newest - 1).await.unwrap();
+        let rows: Vec<RecordBatch> = rows.try_collect().await.unwrap();
+        let rows: Vec<Seen> = rows.iter().flat_map(seen).collect();
+        let winners = self.ledger.fold(Point::LATEST);
+        assert_eq!(rows.len(), expected.len());
+        for (row, difference) in rows.iter().zip(&expected) {
+            assert_eq!((&row.key, &row.value), (&difference.key, &difference.after));
+            let winner = winners[row.key.as_str()];
+            assert!(row.event_time > winner.event_time, "{row:?} over {winner:?}");
+            if self.kind.order_by == OrderBy::Version {
+                assert_eq!(row.version, winner.version, "a caller's next version must win");
+            }
+        }
+        let change = |row: Seen| Change {
+            key: row.key,
+            version: row.version,
+            event_time: row.event_time,
+            value: row.value,
+        };
+        let rows: Vec<Change> = rows.into_iter().map(change).collect();
+        let epoch = (format!("restore/{}", report.id), 0);
+        self.ledger.add(self.newest, &rows, Some(epoch));
+    }
+
     async fn checkpoint(&mut self, handle: usize, snapshot: bool) {
         let state = &self.handles[handle];
+        // One at a time: the background may be writing one that is due.
+        state.log().close().await;
         if !snapshot {
             state.log().refresh().await.unwrap();
             assert!(state.log().table().checkpoint().await.unwrap());
