@@ -358,6 +358,9 @@ fn a_daemon_goes_on_beside_a_state_that_fails_and_one_shot_runs_tell_it() {
     assert_eq!(told["states"].as_array().unwrap().len(), 2);
     succeed(&home, &["maintain", "a", "--max-seconds", "3600"], "");
     fail(&home, &["maintain", "--every", "1h", "--dry-run"], "", 2, &["--dry-run"]);
+    for path in ["/nowhere/report.json", "/"] {
+        fail(&home, &["maintain", "a", "--report", path], "", 2, &[path, "a folder that is there"]);
+    }
     fail(&home, &["maintain", "--max-seconds", "0"], "", 2, &["--max-seconds"]);
     fail(&home, &["maintain", "--metrics-listen", "127.0.0.1:0"], "", 2, &["--every"]);
 }

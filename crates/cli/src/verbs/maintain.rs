@@ -23,6 +23,15 @@ pub(super) async fn run(session: &mut Session<'_>, args: MaintainArgs) -> Outcom
             "a report of maintenance has no columns: use --output table, json or jsonl",
         ));
     }
+    if let Some(path) = &args.report {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+            return Err(Failure::usage(format!(
+                "the report {} can't be written: name a file in a folder that is there",
+                path.display()
+            )));
+        }
+    }
     if let Some(address) = args.metrics_listen {
         let address = exporter::start(address)?;
         session.say(&format!("metrics at http://{address}/metrics"));

@@ -6,7 +6,7 @@ use super::diff::{Counts, show};
 use super::{Outcome, Session, reports};
 use crate::args::RestoreArgs;
 use crate::failure::{ExitCodes, Failure};
-use crate::progress::counted;
+use crate::progress::{counted, thousands};
 
 pub(super) async fn run(session: &mut Session<'_>, args: RestoreArgs) -> Outcome {
     if args.to.is_latest() {
@@ -48,8 +48,8 @@ fn tell(report: &RestoreReport) -> String {
     let counts = format!(
         "{} brought back, {} set back, {} removed",
         counted(report.brought_back, "key"),
-        report.set_back,
-        report.removed
+        thousands(report.set_back),
+        thousands(report.removed)
     );
     let (state, to) = (&report.state, &report.to);
     match (report.outcome, report.commit) {
