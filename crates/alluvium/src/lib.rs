@@ -50,13 +50,15 @@ mod upkeep;
 
 pub use alluvium_log::{
     Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
-    MaintenanceSettings, ManualClock, OrderBy, Receipt, Result, StateDefinition, StateSettings,
-    Storage, SystemClock, VacuumReport, duration_text, parse_duration, validate_state_name,
+    MaintenanceSettings, ManualClock, OrderBy, Receipt, Result, SnapshotGrid, StateDefinition,
+    StateSettings, Storage, SystemClock, VacuumReport, duration_text, parse_duration,
+    validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, Horizon, Kept,
-    KeptBy, LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, Readable,
-    RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal, VerifyReport,
+    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, GridReport,
+    Horizon, Kept, KeptBy, LayoutSettings, MaintainReport, MaintainStep, MaterializeReport,
+    Readable, RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal,
+    VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,

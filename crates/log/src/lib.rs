@@ -81,8 +81,8 @@ pub use read::{
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{
-    LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings, duration_text,
-    parse_duration,
+    GridLevel, LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings,
+    SnapshotGrid, duration_text, parse_duration,
 };
 pub use storage::{Durability, Storage, validate_state_name};
 pub use table::{

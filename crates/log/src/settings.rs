@@ -1,11 +1,14 @@
 //! The settings of a state's maintenance: kept in the log table's properties, so that every process obeys them.
 
+mod grid;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::table::TableMetadata;
+pub use grid::{GridLevel, SnapshotGrid};
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -33,6 +36,8 @@ pub struct MaintenanceSettings {
     /// Rows of whole days leave the log when the day has been over for this long and a snapshot holds what they came to; `None`:
     /// the log is kept for ever.
     pub log_retention_ms: Option<i64>,
+    /// Snapshots that stay readable beyond the as-of window: none.
+    pub snapshot_grid: SnapshotGrid,
 }
 
 impl Default for MaintenanceSettings {
@@ -44,6 +49,7 @@ impl Default for MaintenanceSettings {
             as_of_window_ms: 7 * DAY_MS,
             compact_after_ms: DAY_MS,
             log_retention_ms: None,
+            snapshot_grid: SnapshotGrid::default(),
         }
     }
 }
@@ -61,6 +67,8 @@ const NAMES: [(&str, &str); 5] = [
 /// The setting that may be without an end, and how that is written.
 const LOG_RETENTION: (&str, &str) = ("log_retention", "alluvium.logRetention");
 const FOREVER: &str = "forever";
+/// The setting that is no span.
+const SNAPSHOT_GRID: (&str, &str) = ("snapshot_grid", "alluvium.snapshotGrid");
 
 impl MaintenanceSettings {
     fn fields(&mut self) -> [&mut i64; 5] {
@@ -80,15 +88,20 @@ impl MaintenanceSettings {
         let mut named: BTreeMap<_, _> = NAMES.iter().map(|(name, _)| *name).zip(values).collect();
         let kept = self.log_retention_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
         named.insert(LOG_RETENTION.0, kept);
+        named.insert(SNAPSHOT_GRID.0, self.snapshot_grid.to_string());
         named
     }
 
     /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`, and for
-    /// `log_retention` also `forever`.
+    /// `log_retention` also `forever`; for `snapshot_grid` see [`SnapshotGrid`].
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
         if name == LOG_RETENTION.0 {
             self.log_retention_ms =
                 if value.trim() == FOREVER { None } else { Some(parse_duration(value)?) };
+            return Ok(self);
+        }
+        if name == SNAPSHOT_GRID.0 {
+            self.snapshot_grid = value.parse()?;
             return Ok(self);
         }
         let span = parse_duration(value)?;
@@ -97,7 +110,7 @@ impl MaintenanceSettings {
             Some(field) => *field = span,
             None => {
                 let mut names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-                names.push(LOG_RETENTION.0);
+                names.extend([LOG_RETENTION.0, SNAPSHOT_GRID.0]);
                 return Err(Error::invalid(format!(
                     "there is no setting {name:?}: the settings are {}",
                     names.join(", ")
@@ -135,6 +148,7 @@ impl MaintenanceSettings {
         least("compact_after", self.compact_after_ms, 0, "it is a span")?;
         within_commits("file_retention", self.file_retention_ms)?;
         within_commits("as_of_window", self.as_of_window_ms)?;
+        self.snapshot_grid.validate()?;
         self.validate_log_retention()
     }
 
@@ -173,6 +187,11 @@ impl MaintenanceSettings {
             }
         }
         settings.log_retention_ms = interval(metadata, LOG_RETENTION.1)?;
+        if let Some(text) = metadata.properties.get(SNAPSHOT_GRID.1) {
+            settings.snapshot_grid = text.parse().map_err(|error: Error| {
+                Error::corrupt(format!("the property {}", SNAPSHOT_GRID.1)).with_source(error)
+            })?;
+        }
         Ok(settings)
     }
 
@@ -185,6 +204,13 @@ impl MaintenanceSettings {
             put_interval(metadata, property, (value != default).then_some(*value));
         }
         put_interval(metadata, LOG_RETENTION.1, self.log_retention_ms);
+        let (_, property) = SNAPSHOT_GRID;
+        match self.snapshot_grid.is_none() {
+            true => metadata.properties.remove(property),
+            false => {
+                metadata.properties.insert(property.to_owned(), self.snapshot_grid.to_string())
+            }
+        };
     }
 }
 
@@ -280,6 +306,7 @@ mod tests {
             .with("commit_retention", "90d")
             .and_then(|settings| settings.with("compact_after", "36h"))
             .and_then(|settings| settings.with("log_retention", "52w"))
+            .and_then(|settings| settings.with("snapshot_grid", "1h:7d,1d:52w"))
             .unwrap();
         settings.write_to(&mut table);
         assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), settings);
@@ -317,6 +344,7 @@ mod tests {
             ("file_retention", "1m", "a read or a write"),
             ("orphan_grace", "0s", "a read or a write"),
             ("as_of_window", "5w", "as_of_window (35d)"),
+            ("snapshot_grid", "1h:7d,10m:1d", "each level"),
             ("log_retention", "6d", "log_retention (6d) is shorter than as_of_window (7d)"),
         ];
         for (name, value, rule) in broken {

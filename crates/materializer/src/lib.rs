@@ -71,7 +71,7 @@ pub use materialize::{
     SMALL_STATE_ROWS, materialize,
 };
 pub use snapshot::{
-    BASE, BaseBounds, Horizon, MATERIALIZER_APP_ID, RUN, Savepoint, Snapshot, SnapshotState,
-    least_key, snapshot_path, supersede,
+    BASE, BaseBounds, GridReport, Horizon, MATERIALIZER_APP_ID, RUN, Savepoint, Snapshot,
+    SnapshotState, least_key, snapshot_path, supersede,
 };
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

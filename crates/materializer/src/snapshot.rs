@@ -1,6 +1,7 @@
 //! The snapshot of a state: a Delta table that holds the fold of the log up to a commit, as base and runs.
 
 mod bases;
+mod grid;
 mod savepoints;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use parking_lot::RwLock;
 
 use crate::hash::RowsHash;
 pub use bases::{BaseBounds, Horizon};
+pub use grid::GridReport;
 pub use savepoints::Savepoint;
 
 /// The application id under which a snapshot commit records the log commit that it folds.

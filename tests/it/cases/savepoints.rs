@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, HistoryExpired, KeptBy, MaintainStep, ManualClock, Point, RawState};
+use alluvium::{
+    ErrorKind, HistoryExpired, KeptBy, MaintainStep, ManualClock, Point, RawState, StepOutcome,
+};
 use futures::future::join_all;
 use std::error::Error as _;
 
@@ -249,4 +251,149 @@ fn parquet_bytes(folder: &std::path::Path) -> u64 {
             false => 0,
         })
         .sum()
+}
+
+async fn keep_a_grid(state: &RawState, grid: &str) {
+    let change = [("snapshot_grid".to_owned(), grid.to_owned())];
+    state.set_maintenance(&change).await.unwrap();
+}
+
+/// What was known at the end of each day: the commit that the snapshot folds, and the rows.
+async fn days_end(
+    state: &RawState,
+    clock: &ManualClock,
+    range: std::ops::Range<i64>,
+) -> Vec<(i64, Vec<Live>)> {
+    let mut known = Vec::new();
+    for day in range {
+        for part in 1..=3 {
+            let time = START + day * DAY + part * DAY / 4;
+            clock.set(time);
+            let n = day * 3 + part;
+            state
+                .append(&n_batch_at(&["a", "b"].map(|key| (key, n, Some(n))), &[time; 2]))
+                .await
+                .unwrap();
+            state.materialize(false).await.unwrap();
+        }
+        let folded = state.snapshot().state().log_commit();
+        known.push((folded, live(state, Point::LATEST).await));
+        if day % 2 == 0 {
+            clock.set(START + (day + 1) * DAY + DAY / 8);
+            state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        }
+    }
+    known
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_07_the_snapshots_at_the_marks_of_a_grid_answer_long_after_the_window() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    let_expire(&state).await;
+    state.set_maintenance(&[("as_of_window".to_owned(), "3d".to_owned())]).await.unwrap();
+    keep_a_grid(&state, "12h:6d,1d:30d").await;
+    let known = days_end(&state, &clock, 0..61).await;
+    let grid = || home.folder.path().join("s/savepoints/grid").read_dir().unwrap().count();
+    assert!((28..=44).contains(&grid()), "{} snapshots are kept", grid());
+    let fresh = home.open_at(&clock).await.raw_state("s").await.unwrap();
+    // The last day's end is the mark at which day 61 begins.
+    for (day, (commit, rows)) in known.iter().enumerate() {
+        let outcome = fresh.get(Point::at_commit(*commit), "a").await;
+        if day as i64 > 61 - 30 {
+            outcome.unwrap();
+            assert_eq!(at(&fresh, *commit).await, *rows, "day {day}");
+        } else if (day as i64) < 61 - 32 {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::PointUnavailable, "day {day}");
+        }
+    }
+    // A state without commits: what it was at all later marks is what it was last.
+    clock.set(START + 85 * DAY);
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    let again = state.maintain(&MaintainStep::ALL, true).await.unwrap();
+    let StepOutcome::Grid(again) = again.steps[1].outcome else { panic!("{again:?}") };
+    assert_eq!((again.added, again.released), (0, 0), "a second run finds nothing to do");
+    let (commit, rows) = &known[60];
+    assert_eq!(at(&state, *commit).await, *rows);
+    assert!(known[58].0 < *commit && at(&state, known[58].0).await == known[58].1);
+    clock.set(START + 400 * DAY);
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    assert_eq!((grid(), at(&state, *commit).await), (1, rows.clone()));
+    keep_a_grid(&state, "none").await;
+    state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    assert_eq!(grid(), 0);
+    assert!(state.verify().await.unwrap().is_sound());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_08_the_job_killed_at_any_call_keeps_the_grid_whole() {
+    let built = FaultyStore::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&open(&built, &clock).await, "s").await;
+    let_expire(&state).await;
+    keep_a_grid(&state, "1d:3d").await;
+    let known = days_end(&state, &clock, 0..6).await;
+    clock.set(START + 6 * DAY + DAY / 8);
+    for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
+        let faulty = built.forked();
+        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
+        faulty.die_at(call, takes_place);
+        let outcome = state.maintain(&MaintainStep::ALL, false).await;
+        let died = faulty.is_dead();
+        assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
+        let state = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        for _ in 0..2 {
+            for (commit, rows) in &known[3..] {
+                assert_eq!(at(&state, *commit).await, *rows, "call {call}");
+            }
+            state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        }
+        let again = state.maintain(&MaintainStep::ALL, true).await.unwrap();
+        let StepOutcome::Grid(grid) = again.steps[1].outcome else { panic!("{again:?}") };
+        assert_eq!((grid.added, grid.released), (0, 0), "call {call}: {grid:?}");
+        if !died {
+            break;
+        }
+    }
+}
+
+#[test]
+fn sav_06_savepoints_and_the_retention_by_the_program() {
+    use super::program::{change, fail, lines, succeed};
+    let home = Home::new();
+    let input: String = (1..=3).map(|n| change("u1", n, n)).collect();
+    succeed(&home, &["append", "users"], &input);
+    succeed(&home, &["set", "users", "log_retention=30d"], "");
+    let made =
+        ["savepoint", "create", "users", "before-move", "--note", "the move", "--output", "jsonl"];
+    assert_eq!(succeed(&home, &made, ""), "");
+    fail(&home, &made, "", 2, &["before-move", "exists", "another name"]);
+    let listed = lines(&succeed(&home, &["savepoint", "list", "users", "--output", "jsonl"], ""));
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["note"]),
+        (&"before-move".into(), &"the move".into())
+    );
+    let commit = listed[0]["commit"].to_string();
+    succeed(&home, &["append", "users"], &change("u1", 4, 4));
+    let row = succeed(&home, &["get", "users", "u1", "--commit", &commit, "--output", "jsonl"], "");
+    assert_eq!(lines(&row)[0]["value"]["n"], 3);
+
+    let json = succeed(&home, &["retention", "explain", "--json"], "");
+    let explained: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(explained[0]["state"], "users");
+    assert_eq!(explained[0]["settings"]["log_retention"], "30d");
+    assert_eq!(explained[0]["savepoints"][0]["log_commit"].to_string(), commit);
+    assert_eq!(explained[0]["next_expire"]["days"], serde_json::json!([]));
+    let told = succeed(&home, &["retention", "explain", "users", "--output", "table"], "");
+    for name in
+        ["users:", "as of every commit", "log_retention = 30d", "before-move", "the next run"]
+    {
+        assert!(told.contains(name), "no {name:?} in {told}");
+    }
+    fail(&home, &["savepoint", "release", "users", "after"], "", 3, &["after", "before-move"]);
+    succeed(&home, &["savepoint", "release", "users", "before-move"], "");
+    assert_eq!(succeed(&home, &["savepoint", "list", "users", "--output", "jsonl"], ""), "");
+    fail(&home, &["savepoint", "list", "nobody"], "", 3, &["nobody"]);
+    fail(&home, &["retention", "explain", "users", "--output", "csv"], "", 2, &["columns"]);
 }

@@ -9,7 +9,7 @@ use futures::TryStreamExt;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::expiry::{answered, is_late_told, told};
+use super::expiry::{answered, is_late_told, saved_point, told};
 use super::ledger::{Difference, Row};
 use super::run::{STATE, World};
 use crate::support::rows::{Value, flags, seen, values};
@@ -19,7 +19,10 @@ use crate::support::stores;
 pub(crate) async fn some(world: &mut World) {
     let handle = world.rng.random_range(0..world.handles.len());
     let (state, basis) = pin(world, handle).await;
-    let point = world.pools.point(&mut world.rng, world.newest);
+    let point = match saved_point(world) {
+        Some(point) => point,
+        None => world.pools.point(&mut world.rng, world.newest),
+    };
     get(world, &state, &basis, point).await;
     match world.rng.random_range(0..5) {
         4 => sql(world, handle, &basis, point).await,

@@ -4,6 +4,9 @@ use std::error::Error as _;
 
 use alluvium::{Basis, Clock, Error, ErrorKind, HistoryExpired, Point};
 
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
 use super::ledger::Row;
 use super::run::World;
 
@@ -47,14 +50,22 @@ impl Folds {
     }
 }
 
-/// Whether some snapshot of the window, and the log rows after it, answer as of a point.
+/// Whether some snapshot of the window, and the log rows after it, answer as of a point; or a savepoint alone.
 fn is_promised(world: &World, point: Point) -> bool {
-    world.folds.of_window(world.months.now_micros()).any(|commit| {
+    let saved =
+        world.saved.iter().map(|saved| saved.1).filter(|saved| point.commit == Some(*saved));
+    world.folds.of_window(world.months.now_micros()).chain(saved).any(|commit| {
         let rows = || world.ledger.at(Point::at_commit(commit));
         point.commit.is_none_or(|bound| commit <= bound)
             && point.version.is_none_or(|bound| rows().all(|row| row.version <= bound))
             && point.event_time.is_none_or(|bound| rows().all(|row| row.event_time <= bound))
     })
+}
+
+/// A commit that a savepoint keeps, once in a while.
+pub(crate) fn saved_point(world: &mut World) -> Option<Point> {
+    let saved = world.saved.choose(&mut world.rng)?.1;
+    world.rng.random_bool(0.3).then(|| Point::at_commit(saved))
 }
 
 fn cause(error: &Error) -> &HistoryExpired {
@@ -85,6 +96,11 @@ pub(crate) fn answered<T>(
             bound.is_some_and(|bound| horizon.is_some_and(|horizon| bound < horizon))
         };
         let alone = [point.commit, point.version, point.event_time];
+        let is_kept = |commit: i64| cause.savepoints.iter().any(|saved| saved.1 == commit);
+        assert!(
+            alone.iter().flatten().count() > 1 || !point.commit.is_some_and(is_kept),
+            "{error}"
+        );
         let lies_before = before(point.commit, Some(horizon.commit))
             || before(point.version, horizon.version)
             || before(point.event_time, horizon.event_time);

@@ -59,6 +59,10 @@ pub(crate) enum Step {
     Maintain {
         handle: usize,
     },
+    /// Makes a savepoint, or releases the oldest one of several.
+    Savepoint {
+        handle: usize,
+    },
     /// Time passes.
     Wait {
         days: i64,
@@ -86,6 +90,7 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
             0..12 => return Step::Maintain { handle },
             12..25 => return Step::Wait { days: *[1, 3, 8, 25].choose(rng).unwrap() },
             25..40 if kind.expires => return Step::Wait { days: 1 },
+            40..43 if kind.expires => return Step::Savepoint { handle },
             _ => {}
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) newest: i64,
     /// The versions of the snapshot, as they came.
     pub(crate) folds: Folds,
+    /// The commits that savepoints keep, the oldest first.
+    pub(crate) saved: Vec<(String, i64)>,
     clock: Arc<dyn Clock>,
     pub(crate) months: Arc<ManualClock>,
     kind: Kind,
@@ -142,6 +144,7 @@ impl World {
             rng,
             newest: i64::from(kind.expires),
             folds: Folds::default(),
+            saved: Vec::new(),
             clock,
             months,
             kind,
@@ -197,6 +200,7 @@ impl World {
             Step::Checkpoint { handle, snapshot } => self.checkpoint(handle, snapshot).await,
             Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
             Step::Maintain { handle } => self.maintain(handle).await,
+            Step::Savepoint { handle } => self.savepoint(handle).await,
             Step::Wait { days } => self.months.set(self.months.now_micros() + days * DAY),
             Step::Compact { handle } => {
                 let report = self.handles[handle].compact(false).await.unwrap();
@@ -352,7 +356,10 @@ impl World {
         state.log().close().await;
         if !snapshot {
             state.log().refresh().await.unwrap();
-            assert!(state.log().table().checkpoint().await.unwrap());
+            // One may be being written in the background.
+            while !state.log().table().checkpoint().await.unwrap() {
+                tokio::task::yield_now().await;
+            }
             return;
         }
         let snapshot = state.snapshot().refresh().await.unwrap();
@@ -374,6 +381,23 @@ impl World {
             other.snapshot().refresh().await.unwrap();
         }
         checks::sound(self).await;
+    }
+
+    async fn savepoint(&mut self, handle: usize) {
+        let state = &self.handles[handle];
+        if self.saved.len() > 2 {
+            let (name, _) = self.saved.remove(0);
+            state.release_savepoint(&name).await.unwrap();
+            return;
+        }
+        let name = format!("s{}", self.rng.random::<u64>());
+        match state.create_savepoint(&name, None).await {
+            Ok(made) => self.saved.push((name, made.log_commit)),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                assert!(self.ledger.rows.is_empty(), "{error}");
+            }
+        }
     }
 
     /// Nothing but what the newest checkpoint holds is left to those who open the tables from now on.

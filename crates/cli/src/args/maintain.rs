@@ -17,8 +17,8 @@ Examples:
   alluvium maintain --every 10m --report /var/lib/alluvium/report.json
   alluvium maintain --every 10m --metrics-listen 127.0.0.1:9464
 
-Steps, in this order: materialize folds the log into the snapshot; compact merges the log's files of
-days that are over; expire drops days past log_retention, if that is set; checkpoint makes opening
+Steps, in this order: materialize folds the log into the snapshot; grid keeps the snapshots that
+snapshot_grid asks for, if it is set; compact merges the log's files of days that are over; expire drops days past log_retention, if that is set; checkpoint makes opening
 fast; cleanup removes commits that no kept version needs; vacuum removes files that no kept version
 has. Answers are the same before and after, but for points before what has expired, which are refused.
 It may be killed at any moment and run again; at Ctrl-C or SIGTERM it brings the step at work to its
@@ -73,7 +73,8 @@ Examples:
   alluvium set users                                 show the settings
   alluvium set users commit_retention=90d as_of_window=30d
 
-A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. Every process that opens the state obeys.
+A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. log_retention may be forever; snapshot_grid is
+none, or levels like 10m:1d,1h:7d,1d:365d. Every process that opens the state obeys.
 Settings that contradict each other are refused, and nothing is changed.")]
 pub(crate) struct SetArgs {
     /// The state

@@ -243,6 +243,14 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 ),
             }
         }
+        StepOutcome::Grid(done) => match (done.kept, done.released) {
+            (0, 0) => "no snapshots to keep".to_owned(),
+            (kept, released) => format!(
+                "{} kept, {} of them now; {released} released",
+                counted(kept, "snapshot"),
+                done.added
+            ),
+        },
         StepOutcome::Expired(done) => tell_expired(done),
         StepOutcome::Checkpointed { log_version, snapshot_version } => {
             let told = |version: &Option<i64>| {

@@ -14,7 +14,7 @@ use super::expire::{ExpireReport, expire};
 use super::stop::StopSignal;
 use crate::inputs::log_files;
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
-use crate::snapshot::{Horizon, Snapshot};
+use crate::snapshot::{GridReport, Horizon, Snapshot};
 
 /// A checkpoint is worth writing, beside those that are due anyway, when so many commits have come since the last one.
 const CHECKPOINT_MIN_COMMITS: i64 = 10;
@@ -25,6 +25,8 @@ const CHECKPOINT_MIN_COMMITS: i64 = 10;
 pub enum MaintainStep {
     /// Fold the log into the snapshot.
     Materialize,
+    /// Keep the snapshots that the grid asks for, and let go of those that it asks for no more.
+    Grid,
     /// Merge the log's files by days.
     Compact,
     /// Drop the days of the log that are past their retention, where snapshots hold what their rows came to.
@@ -39,8 +41,9 @@ pub enum MaintainStep {
 
 impl MaintainStep {
     /// All steps, in order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Materialize,
+        Self::Grid,
         Self::Compact,
         Self::Expire,
         Self::Checkpoint,
@@ -52,6 +55,7 @@ impl MaintainStep {
     pub fn name(self) -> &'static str {
         match self {
             Self::Materialize => "materialize",
+            Self::Grid => "grid",
             Self::Compact => "compact",
             Self::Expire => "expire",
             Self::Checkpoint => "checkpoint",
@@ -104,6 +108,8 @@ pub enum StepOutcome {
         /// Their rows.
         rows: u64,
     },
+    /// Snapshots were kept for the grid, and let go of.
+    Grid(GridReport),
     /// Files of the log were merged.
     Compacted(CompactReport),
     /// Days left the log.
@@ -258,6 +264,7 @@ async fn run(
     let dry_run = options.dry_run;
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
+        MaintainStep::Grid => snapshot.keep_grid(dry_run).await.map(StepOutcome::Grid),
         MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
         MaintainStep::Expire => expire(snapshot, dry_run).await.map(StepOutcome::Expired),
         MaintainStep::Checkpoint => Ok(StepOutcome::Checkpointed {

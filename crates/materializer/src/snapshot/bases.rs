@@ -156,7 +156,7 @@ impl Snapshot {
 
     /// Shows versions, the newest first, from the current one back to the last one whose files are sure to be there for the longest
     /// read.
-    async fn visit(
+    pub(super) async fn visit(
         &self,
         current: &SnapshotState,
         mut show: impl FnMut(&SnapshotState) -> ControlFlow<()>,

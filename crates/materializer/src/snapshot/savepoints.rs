@@ -42,6 +42,11 @@ pub struct Savepoint {
     pub log_commit: i64,
     /// The version of the snapshot's table.
     pub snapshot_version: i64,
+    /// When that version was made, in milliseconds since 1970.
+    pub(super) made_ms: i64,
+    /// Whether it was made for a mark of the grid of snapshots, not by somebody.
+    #[serde(default)]
+    pub(super) is_grid: bool,
     /// The id of the log that the snapshot is of.
     log_id: String,
     /// Tells the record from another one under the same name.
@@ -125,7 +130,18 @@ impl Snapshot {
         Path::from(format!("{}/savepoints", self.inner.log.name()))
     }
 
-    fn record_path(&self, name: &str) -> Path {
+    /// Where the record of a savepoint lies that is not released.
+    pub(super) fn record_path(&self, savepoint: &Savepoint) -> Path {
+        match savepoint.is_grid {
+            true => {
+                let version = savepoint.snapshot_version;
+                self.savepoints_folder().join("grid").join(format!("{version:020}.json"))
+            }
+            false => self.named_path(&savepoint.name),
+        }
+    }
+
+    fn named_path(&self, name: &str) -> Path {
         self.savepoints_folder().join(format!("{name}.json"))
     }
 
@@ -148,26 +164,43 @@ impl Snapshot {
                 "{place}: another engine rewrote the snapshot: materialize first, which makes it anew"
             )));
         }
-        let savepoint = Savepoint {
+        let savepoint = self.savepoint_of(&current, name, note);
+        self.put_whole(table, &savepoint).await.map_err(|error| error.context(place))?;
+        Ok(savepoint)
+    }
+
+    /// A record of a version under a name.
+    pub(super) fn savepoint_of(
+        &self,
+        state: &SnapshotState,
+        name: &str,
+        note: Option<&str>,
+    ) -> Savepoint {
+        Savepoint {
             format_version: FORMAT_VERSION,
             name: name.to_owned(),
             note: note.map(str::to_owned),
             created_ms: self.inner.log.clock().now_ms(),
-            log_commit: current.log_commit(),
-            snapshot_version: current.version(),
+            log_commit: state.log_commit(),
+            snapshot_version: state.version(),
+            made_ms: state.made_ms().unwrap_or(0),
+            is_grid: false,
             log_id: self.inner.log.state().metadata.id.clone(),
             id: format!("{:032x}", rand::random::<u128>()),
             released_ms: None,
-            files: current.files().map(|file| PinnedFile::of(file)).collect(),
-        };
-        self.put_record(&self.record_path(name), &savepoint)
-            .await
-            .map_err(|error| error.context(&place))?;
-        if let Err(error) = self.prove_whole(table, &savepoint).await {
-            self.remove_record(&self.record_path(name)).await?;
-            return Err(error.context(place));
+            files: state.files().map(|file| PinnedFile::of(file)).collect(),
         }
-        Ok(savepoint)
+    }
+
+    /// Writes a record, and takes it back if what it pins is not all there.
+    pub(super) async fn put_whole(&self, table: &Arc<Table>, savepoint: &Savepoint) -> Result<()> {
+        let path = self.record_path(savepoint);
+        self.put_record(&path, savepoint).await?;
+        if let Err(error) = self.prove_whole(table, savepoint).await {
+            self.remove_record(&path).await?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Makes sure that what a record pins was not removed before it was there to be seen.
@@ -198,7 +231,7 @@ impl Snapshot {
             .await?
             .into_iter()
             .map(|record| record.savepoint)
-            .filter(|savepoint| !savepoint.is_released())
+            .filter(|savepoint| !savepoint.is_released() && !savepoint.is_grid)
             .collect();
         found.sort_by(|a, b| (a.log_commit, &a.name).cmp(&(b.log_commit, &b.name)));
         Ok(found)
@@ -206,12 +239,12 @@ impl Snapshot {
 
     /// Lets go of what a savepoint keeps; a vacuum removes it when no read can last so long.
     pub async fn release_savepoint(&self, name: &str) -> Result<Savepoint> {
-        let path = self.record_path(name);
+        let path = self.named_path(name);
         let records = self.records().await?;
         let Some(record) = records.iter().find(|record| record.meta.location == path) else {
             let known: Vec<&str> = records
                 .iter()
-                .filter(|record| !record.savepoint.is_released())
+                .filter(|record| !record.savepoint.is_released() && !record.savepoint.is_grid)
                 .map(|record| record.savepoint.name.as_str())
                 .collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -220,19 +253,27 @@ impl Snapshot {
                 format!("{} has no savepoint {name:?}: there is {known}", self.inner.log.name()),
             ));
         };
-        let released = Savepoint {
-            released_ms: Some(self.inner.log.clock().now_ms()),
-            ..(*record.savepoint).clone()
-        };
-        // First the record that goes on pinning for a while, then the other one goes.
+        self.release(&path, &record.savepoint).await
+    }
+
+    /// Lets go of a record: first the one that goes on pinning for a while is written, then the other one goes.
+    pub(super) async fn release(&self, path: &Path, savepoint: &Savepoint) -> Result<Savepoint> {
+        let released_ms = Some(self.inner.log.clock().now_ms());
+        let released = Savepoint { released_ms, ..savepoint.clone() };
         let kept = self.savepoints_folder().join("released").join(format!("{}.json", released.id));
         match self.put_record(&kept, &released).await {
             // An earlier release got as far as this.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             other => other?,
         }
-        self.remove_record(&path).await?;
+        self.remove_record(path).await?;
         Ok(released)
+    }
+
+    /// The records of the grid.
+    pub(super) async fn grid_records(&self) -> Result<Vec<Arc<Savepoint>>> {
+        let records = self.records().await?.into_iter().map(|record| record.savepoint);
+        Ok(records.filter(|savepoint| savepoint.is_grid && !savepoint.is_released()).collect())
     }
 
     /// What savepoints keep in the snapshot's table, and what those kept that were released more than `file_retention_ms` before
@@ -265,10 +306,12 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The snapshots that savepoints keep, the newest first.
+    /// The snapshots that savepoints and the grid keep, the newest first.
     pub(super) async fn saved_states(&self, table: &Arc<Table>) -> Result<Vec<SnapshotState>> {
-        let savepoints = self.savepoints().await?;
-        Ok(savepoints.iter().rev().map(|savepoint| savepoint.state(table)).collect())
+        let mut savepoints = self.savepoints().await?;
+        savepoints.extend(self.grid_records().await?);
+        savepoints.sort_by_key(|savepoint| std::cmp::Reverse(savepoint.snapshot_version));
+        Ok(savepoints.iter().map(|savepoint| savepoint.state(table)).collect())
     }
 
     async fn records(&self) -> Result<Vec<Record>> {
