@@ -228,6 +228,12 @@ impl RawState {
         self.snapshot.savepoints().await
     }
 
+    /// The snapshots that `snapshot_grid` keeps, the oldest commit first.
+    pub async fn grid_snapshots(&self) -> Result<Vec<Arc<Savepoint>>> {
+        self.snapshot.refresh().await?;
+        self.snapshot.grid_snapshots().await
+    }
+
     /// Lets go of what a savepoint keeps.
     pub async fn release_savepoint(&self, name: &str) -> Result<Savepoint> {
         self.snapshot.release_savepoint(name).await

@@ -308,6 +308,10 @@ async fn sav_07_the_snapshots_at_the_marks_of_a_grid_answer_long_after_the_windo
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::PointUnavailable, "day {day}");
         }
     }
+    let kept = state.grid_snapshots().await.unwrap();
+    assert_eq!(kept.len(), grid());
+    let is_listed = |commit: i64| kept.iter().any(|kept| kept.log_commit == commit);
+    assert!(known.iter().skip(61 - 29).all(|known| is_listed(known.0)), "{kept:?}");
     // A state without commits: what it was at all later marks is what it was last.
     clock.set(START + 85 * DAY);
     state.maintain(&MaintainStep::ALL, false).await.unwrap();
@@ -386,9 +390,13 @@ fn sav_06_savepoints_and_the_retention_by_the_program() {
     assert_eq!(explained[0]["savepoints"][0]["log_commit"].to_string(), commit);
     assert_eq!(explained[0]["next_expire"]["days"], serde_json::json!([]));
     let told = succeed(&home, &["retention", "explain", "users", "--output", "table"], "");
-    for name in
-        ["users:", "as of every commit", "log_retention = 30d", "before-move", "the next run"]
-    {
+    for name in [
+        "users:",
+        "as of every commit",
+        "of days past log_retention",
+        "before-move",
+        "the next run",
+    ] {
         assert!(told.contains(name), "no {name:?} in {told}");
     }
     fail(&home, &["savepoint", "release", "users", "after"], "", 3, &["after", "before-move"]);

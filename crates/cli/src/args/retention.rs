@@ -33,6 +33,9 @@ pub(crate) enum SavepointVerb {
     List {
         /// The state
         state: String,
+        /// List the snapshots that snapshot_grid keeps instead
+        #[arg(long)]
+        grid: bool,
     },
     /// Let go of what a savepoint keeps
     Release {

@@ -25,8 +25,12 @@ pub(super) async fn run(session: &mut Session<'_>, verb: SavepointVerb) -> Outco
             ));
             store.close().await;
         }
-        SavepointVerb::List { state } => {
-            let found = store.raw_state(&state).await?.savepoints().await?;
+        SavepointVerb::List { state, grid } => {
+            let state = store.raw_state(&state).await?;
+            let found = match grid {
+                true => state.grid_snapshots().await?,
+                false => state.savepoints().await?,
+            };
             let lines =
                 found.iter().map(|found| line(found)).collect::<Result<Vec<_>, Failure>>()?;
             reports::write_as(session, &lines, TableStyle::Rows)?;
@@ -45,12 +49,15 @@ pub(super) async fn run(session: &mut Session<'_>, verb: SavepointVerb) -> Outco
 }
 
 fn line(savepoint: &Savepoint) -> Result<String, Failure> {
-    let created = chrono::DateTime::from_timestamp_millis(savepoint.created_ms);
-    let created = created.map(|at| at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true));
+    let time = |ms| {
+        let time = chrono::DateTime::from_timestamp_millis(ms);
+        time.map(|at| at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
+    };
     let line = json!({
         "name": savepoint.name,
         "commit": savepoint.log_commit,
-        "created": created,
+        "snapshot_of": time(savepoint.made_ms),
+        "created": time(savepoint.created_ms),
         "note": savepoint.note,
         "files": savepoint.files(),
         "bytes": savepoint.bytes(),

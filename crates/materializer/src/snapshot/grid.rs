@@ -44,7 +44,7 @@ impl Snapshot {
     /// Keeps the snapshots that the state's `snapshot_grid` asks for, and lets go of those that it asks for no more.
     pub(crate) async fn keep_grid(&self, dry_run: bool) -> Result<GridReport> {
         let grid = self.inner.log.maintenance_settings()?.snapshot_grid;
-        let kept = self.grid_records().await?;
+        let kept = self.grid_snapshots().await?;
         let mut report = GridReport::default();
         if grid.is_none() && kept.is_empty() {
             return Ok(report);

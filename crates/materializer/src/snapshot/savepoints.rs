@@ -43,7 +43,7 @@ pub struct Savepoint {
     /// The version of the snapshot's table.
     pub snapshot_version: i64,
     /// When that version was made, in milliseconds since 1970.
-    pub(super) made_ms: i64,
+    pub made_ms: i64,
     /// Whether it was made for a mark of the grid of snapshots, not by somebody.
     #[serde(default)]
     pub(super) is_grid: bool,
@@ -270,10 +270,13 @@ impl Snapshot {
         Ok(released)
     }
 
-    /// The records of the grid.
-    pub(super) async fn grid_records(&self) -> Result<Vec<Arc<Savepoint>>> {
+    /// The snapshots that the state's `snapshot_grid` keeps, the oldest commit first.
+    pub async fn grid_snapshots(&self) -> Result<Vec<Arc<Savepoint>>> {
         let records = self.records().await?.into_iter().map(|record| record.savepoint);
-        Ok(records.filter(|savepoint| savepoint.is_grid && !savepoint.is_released()).collect())
+        let mut found: Vec<_> =
+            records.filter(|savepoint| savepoint.is_grid && !savepoint.is_released()).collect();
+        found.sort_by_key(|savepoint| savepoint.snapshot_version);
+        Ok(found)
     }
 
     /// What savepoints keep in the snapshot's table, and what those kept that were released more than `file_retention_ms` before
@@ -309,7 +312,7 @@ impl Snapshot {
     /// The snapshots that savepoints and the grid keep, the newest first.
     pub(super) async fn saved_states(&self, table: &Arc<Table>) -> Result<Vec<SnapshotState>> {
         let mut savepoints = self.savepoints().await?;
-        savepoints.extend(self.grid_records().await?);
+        savepoints.extend(self.grid_snapshots().await?);
         savepoints.sort_by_key(|savepoint| std::cmp::Reverse(savepoint.snapshot_version));
         Ok(savepoints.iter().map(|savepoint| savepoint.state(table)).collect())
     }
