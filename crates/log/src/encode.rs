@@ -34,7 +34,7 @@ const COMPRESS_MIN_ROWS: usize = 64;
 /// Rows of a row group.
 pub const ROW_GROUP_ROWS: usize = 131_072;
 /// Rows of a data page: what a point read decodes.
-pub const PAGE_ROWS: usize = 1_024;
+pub const PAGE_ROWS: usize = 2_048;
 /// Bytes of a column's dictionary at most: a point read decodes the whole dictionary for the sake of one row.
 const DICTIONARY_BYTES: usize = 16 * 1024;
 /// Longest key that stands in a file's statistics as it is.
@@ -312,7 +312,7 @@ pub fn writer_properties(
         .set_created_by(concat!("alluvium version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_data_page_row_count_limit(PAGE_ROWS)
-        .set_write_batch_size(PAGE_ROWS)
+        .set_write_batch_size(1_024)
         .set_statistics_truncate_length(Some(64))
         .set_dictionary_page_size_limit(DICTIONARY_BYTES);
     if rows >= COMPRESS_MIN_ROWS {
