@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alluvium_benches::Outcome;
-use alluvium_workload::{Event, Side, UserStatus, decode, encode};
+use alluvium_workload::{Event, Outcome, Side, UserStatus, decode, encode};
 use fjall::{Config, Keyspace, PartitionCreateOptions, PartitionHandle, PersistMode};
 
 /// A keyspace of one partition.

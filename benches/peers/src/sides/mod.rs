@@ -10,8 +10,7 @@ mod slatedb;
 
 use std::path::Path;
 
-use alluvium_benches::Outcome;
-use alluvium_workload::{Measured, Workload};
+use alluvium_workload::{Measured, Outcome, Workload};
 
 /// A store's name, and what measures it in a folder.
 pub(crate) type Peer = (&'static str, fn(&Path, Workload) -> Outcome<Measured>);

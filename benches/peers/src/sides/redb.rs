@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alluvium_benches::Outcome;
-use alluvium_workload::{Event, Side, UserStatus, decode, encode};
+use alluvium_workload::{Event, Outcome, Side, UserStatus, decode, encode};
 use redb::{Database, ReadableTable, TableDefinition};
 
 const USERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("users");

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alluvium_benches::Outcome;
-use alluvium_workload::{Event, Side, UserStatus, decode, encode};
+use alluvium_workload::{Event, Outcome, Side, UserStatus, decode, encode};
 use rocksdb::{BlockBasedOptions, Cache, DB, IteratorMode, Options};
 
 /// A database with the usual memory tables; its block cache is bounded where asked for.

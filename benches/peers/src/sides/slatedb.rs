@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use alluvium_benches::Outcome;
-use alluvium_workload::{Measured, Workload};
+use alluvium_workload::{Measured, Outcome, Workload};
 
 /// Builds and runs the program in this folder's `slatedb/`.
 pub(crate) fn measure(folder: &Path, work: Workload) -> Outcome<Measured> {

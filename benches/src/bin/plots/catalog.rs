@@ -79,8 +79,8 @@ pub(crate) const PLOTS: &[Plot] = &[
         x: ("depth (% of the history)", Linear),
         y: ("latency, p50 (ms)", Log),
         lines: &[
-            ("alluvium", "get, p50, snapshots every tenth", "a snapshot after each tenth"),
-            ("alluvium", "get, p50, log alone", "from the log alone"),
+            ("alluvium", "get, present, p50, snapshots every tenth", "a snapshot after each tenth"),
+            ("alluvium", "get, present, p50, log alone", "from the log alone"),
         ],
     },
     Plot {
