@@ -268,8 +268,11 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
     let done = lines(&succeed(&home, &["maintain", "s", "--report", file], ""));
     let steps: Vec<&Value> = done[0]["steps"].as_array().unwrap().iter().collect();
     let names: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
-    assert_eq!(names, ["materialize", "compact", "checkpoint", "cleanup", "vacuum"]);
-    assert_eq!(steps[1]["outcome"]["files_removed"], json!(12));
+    assert_eq!(
+        names,
+        ["materialize", "grid", "compact", "expire", "checkpoint", "cleanup", "vacuum"]
+    );
+    assert_eq!(steps[2]["outcome"]["files_removed"], json!(12));
     assert_eq!(done[0]["log_after"]["files"], json!(1));
     let written: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     assert_eq!(written["states"], json!([done[0]]));
