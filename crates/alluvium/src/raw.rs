@@ -25,7 +25,7 @@ pub(crate) struct EmbeddedSettings {
     pub(crate) row_cache_bytes: u64,
     pub(crate) epoch_bytes: usize,
     pub(crate) materialize_after_rows: u64,
-    pub(crate) tidy_after_files: usize,
+    pub(crate) tidy_after_commits: u64,
 }
 
 type Shared = Weak<dyn Any + Send + Sync>;
@@ -76,7 +76,7 @@ impl RawState {
     }
 
     /// Starts a materialization in the background when the tail has grown beyond its bounds and none is running; where it has many
-    /// files, those that are folded are merged afterwards.
+    /// commits, files that are folded are merged afterwards.
     ///
     /// Its failure costs reads time and nothing else; the next commit tries again.
     pub(crate) fn tidy_when_due(&self) {
@@ -85,29 +85,27 @@ impl RawState {
         }
         let from = self.snapshot.state().log_commit();
         let log = self.log.state();
-        let (mut files, mut rows) = (0, 0);
-        for file in log.files_after(from) {
-            files += 1;
-            rows += file.stats.rows.unwrap_or(0);
-        }
-        let EmbeddedSettings { materialize_after_rows, tidy_after_files, .. } = self.settings;
+        let rows = log.files_after(from).filter_map(|file| file.stats.rows).sum::<u64>();
+        let commits = log.version.abs_diff(from);
+        let EmbeddedSettings { materialize_after_rows, tidy_after_commits, .. } = self.settings;
         let is_long = || rows >= materialize_after_rows || rows > 0 && self.reader.is_tail_long();
         let has_many_rows = materialize_after_rows > 0 && is_long();
-        let has_many_files = tidy_after_files > 0 && files >= tidy_after_files;
-        if !has_many_rows && !has_many_files || self.embedded.tidying.swap(true, Ordering::AcqRel) {
+        let has_many_commits = tidy_after_commits > 0 && commits >= tidy_after_commits;
+        if !has_many_rows && !has_many_commits || self.embedded.tidying.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let state = self.clone();
         self.log.in_background(async move {
-            if let Err(error) = state.tidy(has_many_files).await {
+            if let Err(error) = state.tidy(has_many_commits).await {
                 tracing::warn!(state = %state.name(), %error, "the tail could not be folded in the background");
             }
             state.embedded.tidying.store(false, Ordering::Release);
         });
     }
 
-    async fn tidy(&self, has_many_files: bool) -> Result<()> {
-        if !has_many_files {
+    async fn tidy(&self, has_many_commits: bool) -> Result<()> {
+        if !has_many_commits {
             return self.materialize(false).await.map(drop);
         }
         self.maintain(&[MaintainStep::Materialize, MaintainStep::Compact], false).await.map(drop)

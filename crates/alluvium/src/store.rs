@@ -56,9 +56,9 @@ pub struct StoreSettings {
     /// When an append or a typed epoch has committed and the tail has so many rows, or takes more than half of `tail_bytes`, it is
     /// materialized in the background: 1,048,576. With 0, never.
     pub materialize_after_rows: u64,
-    /// When the tail has so many files then, it is materialized in the background and files that are folded are merged, so that
+    /// When the tail has so many commits then, it is materialized in the background and files that are folded are merged, so that
     /// opening and reading the log don't grow with the number of commits: 512. With 0, never.
-    pub tidy_after_files: usize,
+    pub tidy_after_commits: u64,
     /// How snapshots are laid out.
     pub layout: LayoutSettings,
     /// The folder for what is spilled; the system's own when not given.
@@ -79,7 +79,7 @@ impl Default for StoreSettings {
             row_cache_bytes: 64 * 1024 * 1024,
             epoch_bytes: 64 * 1024 * 1024,
             materialize_after_rows: 1_048_576,
-            tidy_after_files: 512,
+            tidy_after_commits: 512,
             layout: LayoutSettings::default(),
             spill_dir: None,
         }
@@ -358,7 +358,7 @@ impl Store {
             row_cache_bytes: settings.row_cache_bytes,
             epoch_bytes: settings.epoch_bytes,
             materialize_after_rows: settings.materialize_after_rows,
-            tidy_after_files: settings.tidy_after_files,
+            tidy_after_commits: settings.tidy_after_commits,
         };
         Ok(RawState::new(log, snapshot, reader, settings.fold(), settings.layout, embedded))
     }

@@ -257,7 +257,7 @@ async fn emb_08_the_tail_of_a_long_stream_is_materialized_in_the_background() {
 #[tokio::test(flavor = "multi_thread")]
 async fn emb_10_many_small_commits_leave_few_files_and_every_row() {
     let home = Home::new();
-    let often = StoreSettings { tidy_after_files: 16, ..settings() };
+    let often = StoreSettings { tidy_after_commits: 16, ..settings() };
     let store = home.open_with(often).await;
     let state = counts(&store).await;
     for n in 0..400 {

@@ -42,7 +42,7 @@ fn some_settings(rng: &mut StdRng) -> StoreSettings {
         row_cache_bytes: *[0, 2_000, 20_000, 1 << 20].choose(rng).unwrap(),
         epoch_bytes: *[1, 400, 1 << 20].choose(rng).unwrap(),
         materialize_after_rows: *[0, 20].choose(rng).unwrap(),
-        tidy_after_files: *[0, 3, 12].choose(rng).unwrap(),
+        tidy_after_commits: *[0, 3, 12].choose(rng).unwrap(),
         tail_bytes: *[0, 3_000, 1 << 20].choose(rng).unwrap(),
         page_cache_bytes: *[0, 30_000, 1 << 20].choose(rng).unwrap(),
         ..settings()

@@ -1,6 +1,8 @@
 //! The one place of this crate that names `deltalake` types: encoding and decoding commits, loading a table whose
 //! log has checkpoints, and writing checkpoints.
 
+mod read;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
@@ -14,9 +16,9 @@ use deltalake_core::kernel::{
 };
 use deltalake_core::logstore::{LogStoreRef, StorageConfig, default_logstore, get_actions};
 use futures::TryStreamExt;
-use object_store::ObjectStore;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt};
 use serde_json::{Value, json};
 
 use super::model::{Action, CommitInfo, FileAdd, FileRemove, Protocol, TableMetadata};
@@ -88,6 +90,21 @@ impl DeltaAccess {
         let prefixed: Arc<dyn ObjectStore> =
             Arc::new(PrefixStore::new(self.root.clone(), self.table.clone()));
         Ok(default_logstore(prefixed, self.root.clone(), &url, &StorageConfig::default()))
+    }
+
+    /// Loads the version of a checkpoint by a single pass over its file; `None` where that is of another kind or can't be read so.
+    pub(super) async fn load_checkpoint(&self, version: i64) -> Option<Loaded> {
+        let path = format!("{}/_delta_log/{version:020}.checkpoint.parquet", self.table);
+        let bytes = self.root.get(&Path::from(path)).await.ok()?.bytes().await.ok()?;
+        let reading = tokio::task::spawn_blocking(move || read::read_checkpoint(version, bytes));
+        match reading.await.ok()? {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // `deltalake` tells what is wrong with it, if anything is.
+                tracing::debug!(table = %self.table, version, %error, "a checkpoint can't be read in one pass");
+                None
+            }
+        }
     }
 
     /// Loads the newest version, or the one given, with the progress of some applications.

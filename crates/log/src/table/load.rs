@@ -80,11 +80,13 @@ impl Table {
         match origin {
             Origin::First => self.replay(TableState::empty(), 0, version).await,
             Origin::Checkpoint(at) => {
-                let loaded = self
-                    .access
-                    .load(Some(at), &self.known_applications())
-                    .await
-                    .map_err(|e| self.placed(e))?;
+                let loaded = match self.access.load_checkpoint(at).await {
+                    Some(loaded) => loaded,
+                    None => {
+                        let loading = self.access.load(Some(at), &self.known_applications()).await;
+                        loading.map_err(|e| self.placed(e))?
+                    }
+                };
                 // A checkpoint has no time; the commit that it stands for has, while it is kept.
                 let commit = self.read_commit(at).await?.unwrap_or_default();
                 let state = TableState::loaded(loaded).made_at(commit_time(&commit));

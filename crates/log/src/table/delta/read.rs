@@ -1,0 +1,180 @@
+//! Reading a checkpoint that is one Parquet file, which is what most are: a single pass over the columns that count.
+//!
+//! `deltalake` lists the log, plans a replay, and reads the checkpoint again for each application's progress; that is most of
+//! what opening a table costs. What is not understood here is left to it.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::{filter, is_not_null};
+use arrow::datatypes::Schema;
+use arrow::json::WriterBuilder;
+use arrow::json::writer::LineDelimited;
+use bytes::Bytes;
+use deltalake_core::kernel::{Add, Metadata, Protocol, Transaction};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde::de::DeserializeOwned;
+
+use super::{Loaded, deletion_vector, from_add, from_metadata, from_protocol};
+use crate::error::{Error, Result};
+
+const ACTIONS: [&str; 4] = ["add", "txn", "metaData", "protocol"];
+/// Names files that hold a part of the checkpoint.
+const SIDECAR: &str = "sidecar";
+
+/// What a checkpoint of a version says; `None` when it is of a kind that this doesn't read.
+pub(super) fn read_checkpoint(version: i64, bytes: Bytes) -> Result<Option<Loaded>> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes)?;
+    let columns = builder.parquet_schema().columns();
+    let parts = |leaf: usize| columns[leaf].path().parts();
+    let counts = |leaf: &usize| match parts(*leaf) {
+        [action, field, ..] if action == SIDECAR => field == "path",
+        [action, field, ..] => {
+            // The same twice: as text, and as columns.
+            ACTIONS.contains(&action.as_str()) && !field.ends_with("_parsed")
+        }
+        _ => false,
+    };
+    let leaves: Vec<usize> = (0..columns.len()).filter(counts).collect();
+    let mask = ProjectionMask::leaves(builder.parquet_schema(), leaves);
+    let (mut adds, mut transactions) = (Vec::new(), Vec::new());
+    let (mut metadata, mut protocols) = (Vec::new(), Vec::new());
+    for batch in builder.with_projection(mask).build()? {
+        let batch = batch?;
+        let sidecars = batch.column_by_name(SIDECAR);
+        if sidecars.is_some_and(|sidecars| sidecars.null_count() < sidecars.len()) {
+            return Ok(None);
+        }
+        adds.extend(actions_of::<Add>(&batch, "add")?);
+        transactions.extend(actions_of::<Transaction>(&batch, "txn")?);
+        metadata.extend(actions_of::<Metadata>(&batch, "metaData")?);
+        protocols.extend(actions_of::<Protocol>(&batch, "protocol")?);
+    }
+    let ([metadata], [protocol]) = (metadata.as_slice(), protocols.as_slice()) else {
+        return Ok(None);
+    };
+    let file = |add: Add| match add.deletion_vector {
+        Some(_) => Err(deletion_vector(&add.path)),
+        None => Ok(from_add(add)),
+    };
+    Ok(Some(Loaded {
+        version,
+        metadata: from_metadata(metadata)?,
+        protocol: from_protocol(protocol)?,
+        files: adds.into_iter().map(file).collect::<Result<_>>()?,
+        transactions: transactions.into_iter().map(|txn| (txn.app_id, txn.version)).collect(),
+    }))
+}
+
+/// The actions of one kind in a batch, where each row is an action of some kind.
+fn actions_of<T: DeserializeOwned>(batch: &RecordBatch, name: &str) -> Result<Vec<T>> {
+    let unreadable = || Error::corrupt(format!("the checkpoint's {name} can't be read"));
+    let Some(column) = batch.column_by_name(name) else { return Ok(Vec::new()) };
+    if column.null_count() == column.len() {
+        return Ok(Vec::new());
+    }
+    let present = filter(column, &is_not_null(column)?)?;
+    let whole = present.as_struct_opt().ok_or_else(unreadable)?.clone();
+    let (fields, columns, _) = whole.into_parts();
+    let rows = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?;
+    // With nulls, so that a partition value that is null stays one.
+    let builder = WriterBuilder::new().with_explicit_nulls(true);
+    let mut writer = builder.build::<_, LineDelimited>(Vec::new());
+    writer.write(&rows)?;
+    writer.finish()?;
+    let lines = writer.into_inner();
+    serde_json::Deserializer::from_slice(&lines)
+        .into_iter()
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|error| unreadable().with_source(error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+
+    use arrow::datatypes::{DataType, Field};
+
+    use super::super::super::{
+        Action, Attempt, FileAdd, FileRemove, FileStats, Protocol, Table, TableMetadata, TableState,
+    };
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::storage::{Durability, Storage};
+
+    fn add(n: i64) -> FileAdd {
+        let tags = match n % 3 {
+            0 => BTreeMap::new(),
+            _ => BTreeMap::from([("alluvium.commit".to_owned(), n.to_string())]),
+        };
+        FileAdd {
+            path: format!("dt=2024-01-01/part {n}%25 ü.parquet"),
+            size: 7 * n as u64,
+            partition: BTreeMap::from([(
+                "dt".to_owned(),
+                (n % 4 != 0).then(|| "2024-01-01".to_owned()),
+            )]),
+            modified_ms: n,
+            data_change: true,
+            stats: (n % 2 == 0).then(|| format!(r#"{{"numRecords":{n},"minValues":{{"a":{n}}}}}"#)),
+            tags,
+        }
+    }
+
+    fn remove(n: i64) -> FileRemove {
+        let FileAdd { path, size, partition, .. } = add(n);
+        FileRemove { path, size: Some(size), partition, removed_ms: 5, data_change: true }
+    }
+
+    async fn commit(table: &Table, actions: Vec<Action>) {
+        let write = |_: &TableState, _| Ok(Attempt::<()>::Write(actions.clone()));
+        table.commit("WRITE", None, BTreeMap::new(), write).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_pass_over_a_checkpoint_tells_what_deltalake_does() {
+        let storage = Storage::open("memory://", Durability::Os).unwrap();
+        let fields =
+            vec![Field::new("a", DataType::Int64, true), Field::new("dt", DataType::Utf8, true)];
+        let metadata = TableMetadata {
+            id: "one".to_owned(),
+            schema: Arc::new(Schema::new(fields)),
+            partition_columns: vec!["dt".to_owned()],
+            properties: BTreeMap::from([("alluvium.x".to_owned(), "1".to_owned())]),
+            created_ms: Some(3),
+        };
+        let protocol = Protocol { reader: 1, writer: 2, features: Vec::new() };
+        let clock = Arc::new(SystemClock);
+        let table = Table::create(&storage, "t", clock, protocol, metadata, &[]).await.unwrap();
+        let table = table.unwrap();
+        let now = chrono::Utc::now().timestamp_millis();
+        for n in 1..30 {
+            let txn = Action::Transaction { app_id: format!("app {}", n % 5), version: n };
+            let mut actions = vec![Action::Add(Arc::new(add(n))), txn];
+            if n % 7 == 0 {
+                let removed = FileRemove { removed_ms: now, ..remove(n - 1) };
+                actions.push(Action::Remove(removed));
+            }
+            commit(&table, actions).await;
+        }
+        assert!(table.access.load_checkpoint(29).await.is_none(), "there is none yet");
+        assert!(table.checkpoint().await.unwrap());
+        let apps: Vec<String> = (0..5).map(|n| format!("app {n}")).collect();
+        let mut expected = table.access.load(Some(29), &apps).await.unwrap();
+        let mut found = table.access.load_checkpoint(29).await.unwrap();
+        for loaded in [&mut expected, &mut found] {
+            loaded.files.sort_by(|a, b| a.path.cmp(&b.path));
+            for file in &mut loaded.files {
+                // `deltalake` writes them anew, with what is missing as empty.
+                let stats = FileStats::parse(file.stats.as_deref(), true);
+                file.stats = Some(format!("{stats:?}"));
+            }
+            loaded.transactions.sort();
+        }
+        assert_eq!(found.files.len(), 25);
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+    }
+}
