@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use alluvium::{KeyFilter, OrderBy, Point, RawState, StateSettings, Store};
+use alluvium::{KeyFilter, OrderBy, Point, RawState, StateSettings, Store, StoreSettings};
 use alluvium_materializer::{BatchStream, whole_value};
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
@@ -41,10 +41,18 @@ impl Place {
 
     /// A new store in it, with one state. Durable, as by default.
     pub async fn new_state(&self, name: &str, order_by: OrderBy) -> Outcome<(Store, RawState)> {
+        let store = open_quiet(&self.path(name)).await?;
+        create(store, order_by).await
+    }
+
+    /// The same as applications have it: what is due is done in the background.
+    pub async fn new_default_state(
+        &self,
+        name: &str,
+        order_by: OrderBy,
+    ) -> Outcome<(Store, RawState)> {
         let store = Store::open(&self.path(name).display().to_string()).await?;
-        let settings = StateSettings { order_by, ..StateSettings::default() };
-        let (state, _) = store.create_state(STATE, &value_fields(), settings).await?;
-        Ok((store, state))
+        create(store, order_by).await
     }
 
     /// The store's state, opened anew as another process would.
@@ -79,9 +87,25 @@ impl Place {
     }
 }
 
-/// Opens the store in a folder, and its state.
+/// Opens a store that does nothing in the background: what is measured is what is asked for.
+async fn open_quiet(folder: &Path) -> Outcome<Store> {
+    let settings = StoreSettings {
+        materialize_after_rows: 0,
+        tidy_after_commits: 0,
+        ..StoreSettings::default()
+    };
+    Ok(Store::builder(&folder.display().to_string()).settings(settings).open().await?)
+}
+
+async fn create(store: Store, order_by: OrderBy) -> Outcome<(Store, RawState)> {
+    let settings = StateSettings { order_by, ..StateSettings::default() };
+    let (state, _) = store.create_state(STATE, &value_fields(), settings).await?;
+    Ok((store, state))
+}
+
+/// Opens the store in a folder, and its state; nothing is done in the background.
 pub async fn open_state(folder: &Path) -> Outcome<(Store, RawState)> {
-    let store = Store::open(&folder.display().to_string()).await?;
+    let store = open_quiet(folder).await?;
     let state = store.raw_state(STATE).await?;
     Ok((store, state))
 }

@@ -23,7 +23,7 @@ const WRITERS: u64 = 64;
 pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let figures = Figures::of("commit");
     let place = setup.place("commit")?;
-    let commits = setup.pick(5_000, 1_000);
+    let commits = setup.pick(10_000, 1_000);
     let (ours, floor) = one_at_a_time(&figures, &place, commits).await?;
     let all_theirs = by_delta_rs(&figures, &place, setup.pick(500, 100)).await?;
     by_number(&figures, "alluvium", &ours, WINDOW);
@@ -74,7 +74,7 @@ async fn one_at_a_time(
     place: &Place,
     commits: usize,
 ) -> Outcome<(Samples, Samples)> {
-    let (store, state) = place.new_state("store", OrderBy::Version).await?;
+    let (store, state) = place.new_default_state("store", OrderBy::Version).await?;
     let mut floor = Floor::new(&place.path("floor"))?;
     let mut events = Events::seeded(1);
     let (mut ours, mut least) = (Samples::default(), Samples::default());

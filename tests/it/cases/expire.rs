@@ -15,7 +15,7 @@ use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::support::delta;
-use crate::support::faults::{FaultyStore, open};
+use crate::support::faults::{FaultyStore, maintain_to_death, open};
 use crate::support::stores::{
     DAY, Home, Live, START, by_time, by_version, commit_of, live, n_batch_at, n_of, sql,
     sql_numbers,
@@ -239,13 +239,7 @@ async fn exp_04_the_job_killed_at_any_call_while_days_expire_is_made_good_by_the
     let last = commit_of(&state).await;
     let (mut found, mut refusals) = (0, 0);
     for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
-        let faulty = built.forked();
-        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
-        faulty.die_at(call, takes_place);
-        let outcome = state.maintain(&MaintainStep::ALL, false).await;
-        let died = faulty.is_dead();
-        assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-        let state = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let (died, state) = maintain_to_death(&built, &clock, call, takes_place).await;
         for round in 0..2 {
             assert_eq!(live(&state, Point::LATEST).await, expected, "call {call}");
             assert_eq!(asked(&state, Point::at_commit(last)).await.as_ref(), Ok(&expected));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, StepOutcome};
 
-use crate::support::faults::{FaultyStore, open};
+use crate::support::faults::{FaultyStore, maintain_to_death, open};
 use crate::support::stores::{
     DAY, Home, START, assert_sound, by_time, by_version, commit_of, live, n_batch, n_batch_at,
     n_of, refused,
@@ -81,13 +81,7 @@ async fn the_job_killed_at_any_call_is_made_good_by_the_next_run() {
     let expected = live(&state, Point::LATEST).await;
     let past = live(&state, Point::at_version(7)).await;
     for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
-        let faulty = built.forked();
-        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
-        faulty.die_at(call, takes_place);
-        let outcome = state.maintain(&MaintainStep::ALL, false).await;
-        let died = faulty.is_dead();
-        assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-        let state = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let (died, state) = maintain_to_death(&built, &clock, call, takes_place).await;
         assert_eq!(live(&state, Point::LATEST).await, expected, "call {call}");
         assert_eq!(live(&state, Point::at_version(7)).await, past, "call {call}");
         let report = state.maintain(&MaintainStep::ALL, false).await.unwrap();

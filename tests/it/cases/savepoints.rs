@@ -8,7 +8,7 @@ use alluvium::{
 use futures::future::join_all;
 use std::error::Error as _;
 
-use crate::support::faults::{FaultyStore, open};
+use crate::support::faults::{FaultyStore, maintain_to_death, open};
 use crate::support::stores::{
     DAY, Home, Live, START, by_version, commit_of, live, n_batch_at, n_of, sql_numbers,
 };
@@ -340,13 +340,7 @@ async fn sav_08_the_job_killed_at_any_call_keeps_the_grid_whole() {
     let known = days_end(&state, &clock, 0..6).await;
     clock.set(START + 6 * DAY + DAY / 8);
     for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
-        let faulty = built.forked();
-        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
-        faulty.die_at(call, takes_place);
-        let outcome = state.maintain(&MaintainStep::ALL, false).await;
-        let died = faulty.is_dead();
-        assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-        let state = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let (died, state) = maintain_to_death(&built, &clock, call, takes_place).await;
         for _ in 0..2 {
             for (commit, rows) in &known[3..] {
                 assert_eq!(at(&state, *commit).await, *rows, "call {call}");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use alluvium::{ManualClock, Storage, Store};
+use alluvium::{MaintainStep, ManualClock, RawState, Storage, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -152,6 +152,23 @@ impl FaultyStore {
 pub(crate) async fn open(faulty: &Arc<FaultyStore>, clock: &Arc<ManualClock>) -> Store {
     let storage = Storage::from_object_store(faulty.clone(), "faulty://");
     Store::builder("faulty://").storage(storage).clock(clock.clone()).open().await.unwrap()
+}
+
+/// Maintains state `s` on a copy of these objects until the process dies at a call; whether it came to that, and the state as
+/// the next process finds it.
+pub(crate) async fn maintain_to_death(
+    built: &Arc<FaultyStore>,
+    clock: &Arc<ManualClock>,
+    call: i64,
+    takes_place: bool,
+) -> (bool, RawState) {
+    let faulty = built.forked();
+    let state = open(&faulty, clock).await.raw_state("s").await.unwrap();
+    faulty.die_at(call, takes_place);
+    let outcome = state.maintain(&MaintainStep::ALL, false).await;
+    let died = faulty.is_dead();
+    assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
+    (died, open(&faulty.reborn(), clock).await.raw_state("s").await.unwrap())
 }
 
 impl fmt::Display for FaultyStore {
