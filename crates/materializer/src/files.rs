@@ -13,7 +13,7 @@ use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 
-use crate::fold::BatchStream;
+use crate::fold::{BatchStream, FoldSettings};
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
     TAG_HASH, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_MIN_KEY,
@@ -22,8 +22,12 @@ use crate::snapshot::{
 
 /// Rows of one snapshot file at most, unless set otherwise.
 pub const FILE_ROWS: usize = 262_144;
-/// Decoded bytes of one snapshot file at most, before it is written; a single batch may exceed it.
+/// Decoded bytes of one file at most, before it is written; a single batch may exceed it.
 const FILE_BYTES: usize = 64 * 1024 * 1024;
+/// Of a small budget, the share that one file's decoded rows may take: two are encoded while a third one is gathered.
+const FILE_SHARE: usize = 8;
+/// Smaller files would be all overhead.
+const MIN_FILE_BYTES: usize = 1024 * 1024;
 /// A least key up to this length stands whole in the statistics.
 const MAX_PLAIN_MIN_KEY: usize = 256;
 /// Files that are encoded and uploaded at the same time.
@@ -88,11 +92,13 @@ pub(crate) fn add_actions(files: Vec<FileAdd>) -> impl Iterator<Item = Action> {
     files.into_iter().map(|file| Action::Add(Arc::new(file)))
 }
 
-/// Cuts a sorted stream of winners into what one file holds, by rows and bytes.
+/// Cuts a sorted stream of winners into what one file holds, by rows, and by bytes within a share of the fold's budget.
 pub(crate) fn chunks(
     rows: BatchStream,
     file_rows: usize,
-) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
+    fold: &FoldSettings,
+) -> impl Stream<Item = Result<Vec<RecordBatch>>> + use<> {
+    let file_bytes = (fold.memory_budget_bytes / FILE_SHARE).clamp(MIN_FILE_BYTES, FILE_BYTES);
     futures::stream::try_unfold(
         (rows, None::<RecordBatch>),
         move |(mut rows, mut left)| async move {
@@ -112,7 +118,7 @@ pub(crate) fn chunks(
                 // A slice shares its buffers; its share of them is what counts.
                 bytes += batch.get_array_memory_size();
                 batches.push(batch);
-                if count >= file_rows || bytes >= FILE_BYTES {
+                if count >= file_rows || bytes >= file_bytes {
                     break;
                 }
             }
@@ -145,6 +151,7 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
         batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
     let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
     let stats = statistics(&all)?.to_string();
+    drop((all, leading));
     let stored: Vec<RecordBatch> =
         batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
     let mut tags = BTreeMap::from([
@@ -155,7 +162,9 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
         (TAG_HASH.to_owned(), hash.to_text()),
     ]);
     // Ranges of base files are told apart by their least keys, so these must be whole.
-    let least = column(&all, 0)?.as_string::<i32>().value(0);
+    let with_rows = batches.iter().find(|batch| batch.num_rows() > 0).unwrap_or(first);
+    let least =
+        column(with_rows, 0)?.as_string::<i32>().iter().flatten().next().unwrap_or_default();
     if least.len() > MAX_PLAIN_MIN_KEY {
         tags.insert(TAG_MIN_KEY.to_owned(), least.to_owned());
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DataFile, Error, FooterCache, ReadHints, ReadSpec, Result, RowFilter, StateDefinition, Table,
-    TableState, read_file_with, value_field,
+    DataFile, Error, FooterCache, ROW_GROUP_ROWS, ReadHints, ReadSpec, Result, RowFilter,
+    StateDefinition, Table, TableState, read_file_with, value_field,
 };
 use arrow::datatypes::FieldRef;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -14,6 +14,10 @@ use crate::snapshot::SnapshotState;
 
 /// Decoded bytes per byte of a compressed file, about; what a fold reserves is measured, this only plans.
 const EXPANSION: u64 = 5;
+/// Rows of a batch that a file is read by.
+const FILE_BATCH_ROWS: usize = 8_192;
+/// The batch that a merge is in, the one before it, and the pages that the next one comes of.
+const DECODED_BATCHES: u64 = 3;
 /// Decoded bytes of a row at least.
 const ROW_BYTES: u64 = 64;
 
@@ -59,10 +63,17 @@ pub fn file_input(
     let opened = file_stream(table, file, spec, footers);
     let open = Box::new(move || opened);
     if file.is_sorted() {
-        FoldInput::Sorted { bytes, open }
+        FoldInput::Sorted { bytes, open_bytes: open_bytes(file), open }
     } else {
         FoldInput::Unsorted { bytes, open }
     }
+}
+
+/// About what a file's stream holds: a row group as it was fetched, and decoded batches under way.
+fn open_bytes(file: &DataFile) -> u64 {
+    let Some(rows) = file.stats.rows.filter(|rows| *rows > 0) else { return file.add.size };
+    let of_rows = |count: usize| file.add.size * rows.min(count as u64) / rows;
+    of_rows(ROW_GROUP_ROWS) + DECODED_BATCHES * EXPANSION * of_rows(FILE_BATCH_ROWS)
 }
 
 /// The log files that may hold rows which a filter wants.

@@ -292,7 +292,9 @@ async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> R
     let mut inputs = tail_inputs(log, work, options);
     inputs.extend(snapshot_inputs(&work.base, &work.spec_of_all(), &options.footers));
     let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
-    let added = writer(log, work, BASE).write(chunks(winners, options.layout.file_rows)).await?;
+    let added = writer(log, work, BASE)
+        .write(chunks(winners, options.layout.file_rows, &options.fold))
+        .await?;
     Ok(Plan {
         change: Change::Rebuilt,
         added,
@@ -338,8 +340,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             options.footers.clone(),
         );
         let ranking = work.ranking.clone();
-        let merged =
-            merge_ranges(&ranges, ranking, options.fold.batch_rows, options.layout.file_rows);
+        let merged = merge_ranges(&ranges, ranking, &options.fold, options.layout.file_rows);
         let added = writer(log, work, BASE).write(merged).await?;
         let mut removed = ranges.touched();
         removed.extend(runs);
@@ -347,7 +348,8 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     }
     let taken = runs_to_take(runs, count);
     let run = with_runs(work, winners, &taken, options);
-    let added = writer(log, work, RUN).write(chunks(run, options.layout.file_rows)).await?;
+    let added =
+        writer(log, work, RUN).write(chunks(run, options.layout.file_rows, &options.fold)).await?;
     Ok(Plan { change: Change::Run, added, removed: taken, stale_keys })
 }
 

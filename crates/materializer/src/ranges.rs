@@ -9,7 +9,7 @@ use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 
 use crate::files::chunks;
-use crate::fold::{BatchStream, Ranking, SortedInput, merge};
+use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, merge};
 use crate::inputs::file_stream;
 use crate::snapshot::least_key;
 
@@ -117,12 +117,13 @@ impl Ranges {
 pub(crate) fn merge_ranges(
     ranges: &Ranges,
     ranking: Ranking,
-    batch_rows: usize,
+    fold: &FoldSettings,
     file_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
+    let batch_rows = fold.batch_rows;
     stream::iter(0..ranges.base.len().max(1))
         .then(move |index| ranges.merged(index, ranking.clone(), batch_rows).boxed())
         .try_filter_map(|merged| std::future::ready(Ok(merged)))
-        .map_ok(move |rows| chunks(rows, file_rows))
+        .map_ok(move |rows| chunks(rows, file_rows, fold))
         .try_flatten()
 }

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | sorted runs in memory | 1/3, and the 1/6 that crosses it | 1/3 |
 //! | gathered batches with their index; one batch of each run on disk | 1/6 | 1/3 |
+//! | what open files have fetched and decode | | 1/3, instead of sorted runs in memory |
 //! | the result of folding them; the batch that comes out and those it is made of | 1/6 | 1/4 |
 //!
 //! So all that is held together stays below the budget. On top come the batch that crosses a limit, and one
@@ -41,6 +42,8 @@ pub enum FoldInput {
     Sorted {
         /// About the decoded size.
         bytes: u64,
+        /// About what it takes while it is open: what is fetched at once, and the batches under way.
+        open_bytes: u64,
         /// Opens the input.
         open: Open,
     },
@@ -82,8 +85,8 @@ pub async fn fold(
     let mut gathered = Vec::new();
     for input in inputs {
         match input {
-            FoldInput::Sorted { bytes, open } if bytes > plan.small_bytes => {
-                runs.push(Run::Input { bytes, open });
+            FoldInput::Sorted { bytes, open_bytes, open } if bytes > plan.small_bytes => {
+                runs.push(Run::Input { bytes, open_bytes, open });
             }
             FoldInput::Sorted { open, .. } | FoldInput::Unsorted { open, .. } => {
                 gathered.push(open)
@@ -105,6 +108,8 @@ struct Plan {
     small_bytes: u64,
     gather_bytes: usize,
     runs_bytes: usize,
+    /// What the sorted inputs of one merge may take together while they are open.
+    open_bytes: u64,
     /// The bounds of batches that come out.
     bounds: Bounds,
     /// The bounds of batches in a run: as small as it takes to hold one of each run in a third of the budget.
@@ -114,7 +119,7 @@ struct Plan {
 /// Part of what the last merge merges.
 enum Run {
     /// A sorted input as it was given.
-    Input { bytes: u64, open: Open },
+    Input { bytes: u64, open_bytes: u64, open: Open },
     /// Winners in memory.
     Memory { bytes: u64, batches: Vec<RecordBatch> },
     /// Winners on disk.
@@ -126,6 +131,14 @@ impl Run {
         match self {
             Self::Input { bytes, .. } | Self::Memory { bytes, .. } => *bytes,
             Self::Spilled(run) => run.bytes,
+        }
+    }
+
+    /// What it takes while it is open, beyond the share of each run on disk.
+    fn open_bytes(&self) -> u64 {
+        match self {
+            Self::Input { open_bytes, .. } => *open_bytes,
+            Self::Memory { .. } | Self::Spilled(_) => 0,
         }
     }
 
@@ -159,6 +172,7 @@ impl Plan {
             small_bytes: (budget / 32) as u64,
             gather_bytes: budget / 6,
             runs_bytes: budget / 3,
+            open_bytes: (budget / 3) as u64,
             bounds: bounded(budget / 8),
             run_bounds: bounded(budget / 3 / settings.fan_in),
         }
@@ -217,17 +231,31 @@ impl Plan {
         Ok(Run::Spilled(self.spill.spill(&self.schema, merged).await?))
     }
 
-    /// Merges the smallest runs to runs on disk until no more are left than may be merged at once.
+    /// Merges the smallest runs to runs on disk until no more are left than may be open at once, by number and by bytes.
     ///
-    /// The first group is only as large as it takes, so that the large runs are read once.
+    /// A group is only as large as it takes, so that the large runs are read once.
     async fn reduce_to_fan_in(&self, runs: &mut Vec<Run>) -> Result<()> {
-        while runs.len() > self.fan_in {
-            let group = (runs.len() - self.fan_in + 1).min(self.fan_in);
+        loop {
+            let open: u64 = runs.iter().map(Run::open_bytes).sum();
+            let may_open = |count: usize, open: u64| {
+                count <= self.fan_in && (open <= self.open_bytes || count <= 2)
+            };
+            if may_open(runs.len(), open) {
+                return Ok(());
+            }
             runs.sort_by_key(|run| std::cmp::Reverse(run.bytes()));
+            let (mut group, mut taken) = (0, 0);
+            for run in runs.iter().rev() {
+                let is_full = group == self.fan_in || taken + run.open_bytes() > self.open_bytes;
+                if group >= 2 && (is_full || may_open(runs.len() - group + 1, open - taken)) {
+                    break;
+                }
+                group += 1;
+                taken += run.open_bytes();
+            }
             let smallest = runs.split_off(runs.len() - group);
             runs.push(self.spill(smallest).await?);
         }
-        Ok(())
     }
 
     fn merge(&self, runs: Vec<Run>) -> BatchStream {

@@ -164,7 +164,7 @@ async fn compact_day(
     };
     let rows = merged_rows(log, state, &day.runs, options).await?;
     let mut added = Vec::new();
-    let written = writer.write(rows, options.file_rows, &mut added).await;
+    let written = writer.write(rows, options, &mut added).await;
     let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
     let complete = match written {
         Ok(rows) if rows == expected => Ok(()),
@@ -280,10 +280,10 @@ impl RunWriter<'_> {
     async fn write(
         &self,
         rows: BatchStream,
-        file_rows: usize,
+        options: &CompactOptions,
         added: &mut Vec<FileAdd>,
     ) -> Result<u64> {
-        let mut files = chunks(rows, file_rows)
+        let mut files = chunks(rows, options.file_rows, &options.fold)
             .enumerate()
             .map(|(part, chunk)| async move { self.write_file(chunk?, part).await }.boxed())
             .buffered(WRITE_CONCURRENCY)
@@ -342,14 +342,11 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Encoded> {
     let leading: Vec<RecordBatch> =
         batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
     let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
+    let stats = statistics(&all)?.to_string();
+    drop((all, leading));
     let stored: Vec<RecordBatch> =
         batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
-    Ok(Encoded {
-        bytes: encode_parquet(&stored)?,
-        stats: statistics(&all)?.to_string(),
-        commits: format!("{low}-{high}"),
-        rows,
-    })
+    Ok(Encoded { bytes: encode_parquet(&stored)?, stats, commits: format!("{low}-{high}"), rows })
 }
 
 fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {

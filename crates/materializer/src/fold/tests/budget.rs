@@ -20,7 +20,7 @@ fn unsorted(batches: Vec<RecordBatch>) -> FoldInput {
 
 /// A sorted input that seems so large that it is streamed.
 fn streamed(stream: BatchStream) -> FoldInput {
-    FoldInput::Sorted { bytes: 1 << 40, open: Box::new(move || stream) }
+    FoldInput::Sorted { bytes: 1 << 40, open_bytes: 0, open: Box::new(move || stream) }
 }
 
 fn random_input(random: &mut Random, rows: Vec<Row>) -> FoldInput {
@@ -28,7 +28,11 @@ fn random_input(random: &mut Random, rows: Vec<Row>) -> FoldInput {
         0 => unsorted(random_batches(random, &rows)),
         1 => {
             let batches = random_batches(random, &sorted(rows));
-            FoldInput::Sorted { bytes: 1, open: Box::new(move || stream_of(batches)) }
+            FoldInput::Sorted {
+                bytes: 1,
+                open_bytes: 0,
+                open: Box::new(move || stream_of(batches)),
+            }
         }
         _ => streamed(stream_of(random_batches(random, &sorted(rows)))),
     }
@@ -153,6 +157,17 @@ async fn a_large_input_out_of_order_is_refused() {
 
 #[tokio::test]
 async fn no_more_large_inputs_are_open_at_once_than_the_fan_in() {
+    most_open(5, 0, 5).await;
+}
+
+#[tokio::test]
+async fn no_more_inputs_are_open_at_once_than_their_bytes_allow() {
+    // A third of 1 MiB holds three of 100 kB. Two are merged however large they are.
+    most_open(30, 100_000, 3).await;
+    most_open(30, 1 << 30, 2).await;
+}
+
+async fn most_open(fan_in: usize, open_bytes: u64, expected: usize) {
     let folder = tempfile::tempdir().unwrap();
     let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let rows: Vec<Row> = (0..300).map(|key| row(&format!("{key:05}"), 1)).collect();
@@ -162,6 +177,7 @@ async fn no_more_large_inputs_are_open_at_once_than_the_fan_in() {
             let counted = Counted::new(&open, &most);
             FoldInput::Sorted {
                 bytes: 1 << 40,
+                open_bytes,
                 open: Box::new(move || {
                     let guard = counted.enter();
                     stream::iter([Ok(batch_of(&own))]).inspect(move |_| guard.touch()).boxed()
@@ -169,11 +185,11 @@ async fn no_more_large_inputs_are_open_at_once_than_the_fan_in() {
             }
         })
         .collect();
-    let settings = FoldSettings { fan_in: 5, ..settings_in(folder.path(), 1 << 20) };
+    let settings = FoldSettings { fan_in, ..settings_in(folder.path(), 1 << 20) };
     let folded = fold(OrderBy::Version, schema(), inputs, &settings).await.unwrap();
     assert_gives(folded, &rows).await;
     assert_eq!(open.load(Ordering::Relaxed), 0);
-    assert!(most.load(Ordering::Relaxed) <= 5, "{most:?}");
+    assert!(most.load(Ordering::Relaxed) <= expected, "{most:?}");
 }
 
 /// Counts how many are open, and the most there ever were.
