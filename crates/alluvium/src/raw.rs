@@ -7,7 +7,7 @@ use alluvium_materializer::{
     BatchStream, CompactOptions, CompactReport, FoldSettings, LayoutSettings, MaintainOptions,
     MaintainReport, MaintainStep, MaterializeOptions, MaterializeReport, RetentionReport,
     Savepoint, Snapshot, StepOutcome, StopSignal, VerifyOptions, VerifyReport, compaction_debt,
-    explain_retention, maintain, materialize, verify, whole_value,
+    explain_retention, maintain, materialize, validate_savepoint_name, verify, whole_value,
 };
 use alluvium_query::{Basis, Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -216,6 +216,8 @@ impl RawState {
     /// Keeps the newest state under a name, whatever is cleaned up: it is materialized, and stays readable as of its commit
     /// until it is released.
     pub async fn create_savepoint(&self, name: &str, note: Option<&str>) -> Result<Savepoint> {
+        // Nothing is folded for a name that is refused.
+        validate_savepoint_name(name)?;
         self.materialize(false).await?;
         self.snapshot.create_savepoint(name, note).await
     }

@@ -110,10 +110,13 @@ async fn sav_02_names_are_taken_once_and_what_is_not_there_can_not_be_released()
     for error in racers.into_iter().filter_map(Result::err) {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     }
+    state.append(&n_batch_at(&[("unfolded", 1_000_000, Some(1))], &[START])).await.unwrap();
+    let before = state.snapshot().refresh().await.unwrap().version();
     for name in ["", "../one", "a b", "é"] {
         let error = state.create_savepoint(name, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
+    assert_eq!(state.snapshot().refresh().await.unwrap().version(), before, "nothing is folded");
     let error = state.release_savepoint("two").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("there is one"), "{error}");

@@ -125,6 +125,11 @@ struct Record {
 /// What was read of records before: a record never changes, and another one under its name has another time or size.
 pub(super) type KnownRecords = BTreeMap<String, (ObjectMeta, Arc<Savepoint>)>;
 
+/// Checks that a text may name a savepoint: what may name a state may.
+pub fn validate_savepoint_name(name: &str) -> Result<()> {
+    validate_state_name(name).map_err(|error| error.context("the name of a savepoint"))
+}
+
 impl Snapshot {
     fn savepoints_folder(&self) -> Path {
         Path::from(format!("{}/savepoints", self.inner.log.name()))
@@ -150,7 +155,7 @@ impl Snapshot {
     /// # Errors
     /// The name is taken, or there is no snapshot yet: materialize first.
     pub async fn create_savepoint(&self, name: &str, note: Option<&str>) -> Result<Savepoint> {
-        validate_state_name(name).map_err(|error| error.context("the name of a savepoint"))?;
+        validate_savepoint_name(name)?;
         let current = self.refresh().await?;
         let place = format!("savepoint {name} of {}", self.inner.log.name());
         let Some((table, _)) = current.table() else {
