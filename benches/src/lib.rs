@@ -7,6 +7,7 @@
 mod child;
 mod data;
 mod figures;
+mod flights;
 mod floor;
 mod peers;
 mod place;
@@ -16,6 +17,7 @@ pub use alluvium_workload::{Event, Outcome, UserStatus, Workload};
 pub use child::{NOTHING, Ran, as_child, run_child};
 pub use data::{Events, KEYS, distinct_keys, key_text, long_key_text, spread_keys, value_fields};
 pub use figures::{Figures, Samples, timed};
+pub use flights::{AIRCRAFT, Hour, append_hour, read_hours};
 pub use floor::Floor;
 pub use peers::{
     append_rows, count_rows, merge_rows, open_table, parquet_session, table_at, table_session,

@@ -1,7 +1,9 @@
-//! The benches, one per verb: `cargo bench -p alluvium-benches -- [VERB..] [--quick] [--scale [--max-keys N]] [--dir FOLDER]`.
+//! The benches, one per verb: `cargo bench -p alluvium-benches -- [VERB..] [--quick] [--scale [--max-keys N]] [--dir FOLDER]
+//! [--flights FILE] [--minutes N]`.
 //!
 //! `rebuild`, `memory` and `scale` are small ones unless `--scale` is given: then they take minutes each, and the disk that
-//! `docs/benchmarks.md` says.
+//! `docs/benchmarks.md` says. `year` takes the departures of `data/`, or of the file that `--flights` names; `soak` goes
+//! on for `--minutes`, two by default.
 //!
 //! JSON lines go to standard output, the same figures for people to standard error. `docs/benchmarks.md` says what
 //! each of them means.
@@ -22,7 +24,9 @@ mod open;
 mod rebuild;
 mod scale;
 mod scan;
+mod soak;
 mod state_loop;
+mod year;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,7 +34,7 @@ use std::time::Instant;
 
 use alluvium_benches::{NOTHING, Outcome, Place, as_child};
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 18] = [
     "commit",
     "bulk",
     "fold",
@@ -47,9 +51,14 @@ const VERBS: [&str; 16] = [
     "rebuild",
     "memory",
     "scale",
+    "year",
+    "soak",
 ];
 /// Keys of the largest state of `scale`, unless `--max-keys` says less.
 const MAX_KEYS: u64 = 100_000_000;
+
+/// Two months of departures.
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/flights-2013-sample.csv.gz");
 
 /// What a bench is told.
 #[derive(Debug, Clone)]
@@ -58,6 +67,9 @@ struct Setup {
     scale: bool,
     max_keys: u64,
     parent: PathBuf,
+    flights: PathBuf,
+    /// How long `soak` goes on.
+    minutes: u64,
 }
 
 impl Setup {
@@ -103,6 +115,8 @@ async fn run() -> Outcome<()> {
         scale: false,
         max_keys: MAX_KEYS,
         parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
+        flights: PathBuf::from(SAMPLE),
+        minutes: 2,
     };
     let mut verbs = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -119,6 +133,12 @@ async fn run() -> Outcome<()> {
                     keys.parse().map_err(|_| format!("--max-keys: {keys:?} is no number"))?;
             }
             "--dir" => setup.parent = arguments.next().ok_or("--dir needs a folder")?.into(),
+            "--minutes" => {
+                let minutes = arguments.next().ok_or("--minutes needs a number")?;
+                let wrong = || format!("--minutes: {minutes:?} is no number above 0");
+                setup.minutes = minutes.parse().ok().filter(|&m| m > 0).ok_or_else(wrong)?;
+            }
+            "--flights" => setup.flights = arguments.next().ok_or("--flights needs a file")?.into(),
             "--child" => {
                 let work = arguments.next().ok_or("--child needs its work")?;
                 let folder = arguments.next().ok_or("--child needs a folder")?;
@@ -162,6 +182,8 @@ async fn bench(verb: &str, setup: &Setup) -> Outcome<()> {
         "rebuild" => rebuild::run(setup).await,
         "memory" => memory::run(setup).await,
         "scale" => scale::run(setup).await,
+        "year" => year::run(setup).await,
+        "soak" => soak::run(setup).await,
         other => Err(format!("{other:?} is no bench").into()),
     }
 }

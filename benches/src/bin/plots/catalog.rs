@@ -21,6 +21,7 @@ pub(crate) struct Plot {
 type Line = (&'static str, &'static str, &'static str);
 
 const KEYS: (&str, Scale) = ("keys of the state", Log);
+const MINUTES: (&str, Scale) = ("minutes", Linear);
 
 /// All of them.
 pub(crate) const PLOTS: &[Plot] = &[
@@ -133,6 +134,37 @@ pub(crate) const PLOTS: &[Plot] = &[
         x: KEYS,
         y: ("bytes per key", Linear),
         lines: &[("alluvium", "disk, log", "log"), ("alluvium", "disk, snapshot", "snapshot")],
+    },
+    Plot {
+        name: "soak-memory",
+        bench: "soak",
+        title: "Mixed work without an end: memory and disk",
+        x: MINUTES,
+        y: ("MB", Linear),
+        lines: &[("alluvium", "memory", "memory"), ("alluvium", "bytes on the disk", "disk")],
+    },
+    Plot {
+        name: "soak-handles",
+        bench: "soak",
+        title: "Mixed work without an end: files and threads",
+        x: MINUTES,
+        y: ("number", Log),
+        lines: &[
+            ("alluvium", "files on the disk", "files on the disk"),
+            ("alluvium", "open files", "open files"),
+            ("alluvium", "threads", "threads"),
+        ],
+    },
+    Plot {
+        name: "soak-latency",
+        bench: "soak",
+        title: "Mixed work without an end: latencies",
+        x: MINUTES,
+        y: ("latency, p50 (ms)", Log),
+        lines: &[
+            ("alluvium", "put, p50", "durable put"),
+            ("alluvium", "get from files, p50", "get from files"),
+        ],
     },
 ];
 
