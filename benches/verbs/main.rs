@@ -25,6 +25,7 @@ mod rebuild;
 mod scale;
 mod scan;
 mod soak;
+mod state_larger;
 mod state_loop;
 mod year;
 
@@ -34,7 +35,7 @@ use std::time::Instant;
 
 use alluvium_benches::{NOTHING, Outcome, Place, as_child};
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "commit",
     "bulk",
     "fold",
@@ -43,6 +44,7 @@ const VERBS: [&str; 18] = [
     "get",
     "as_of",
     "state_loop",
+    "state_larger",
     "growth",
     "history",
     "get_cached",
@@ -174,6 +176,7 @@ async fn bench(verb: &str, setup: &Setup) -> Outcome<()> {
         "get" => get::run(setup).await,
         "as_of" => as_of::run(setup).await,
         "state_loop" => state_loop::run(setup).await,
+        "state_larger" => state_larger::run(setup).await,
         "growth" => growth::run(setup).await,
         "history" => history::run(setup).await,
         "get_cached" => get_cached::run(setup).await,

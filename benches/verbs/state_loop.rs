@@ -11,10 +11,8 @@ use alluvium_benches::{
 
 use crate::Setup;
 
-/// Bytes of the row cache where it holds all of the state.
+/// Bytes of the row cache, which holds all of the state.
 const WHOLE_CACHE_BYTES: u64 = 1 << 30;
-/// What a row of this state takes in the row cache.
-const ROW_BYTES: u64 = 160;
 
 pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let figures = Figures::of("state_loop");
@@ -32,45 +30,26 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let durable = durable_floor(&place, work)?;
     rate("floor", "state loop, a file and an entry per epoch", work, durable);
     for (how, name) in [(Loop::Stream, "stream"), (Loop::OneByOne, "epochs one by one")] {
-        let took = ours(&figures, &place, name, work, how, WHOLE_CACHE_BYTES).await?;
+        let took = ours(&figures, &place, name, work, how).await?;
         rate("alluvium", &format!("state loop, {name}"), work, took);
         figures.ratio("floor", &format!("state loop, {name}"), durable.div_duration_f64(took), 1.0);
         figures.ratio("hash map", &format!("state loop, {name}"), bare.div_duration_f64(took), 0.3);
     }
-    let cache = work.keys * ROW_BYTES / 4;
-    for (how, name) in [(Loop::Prefetch, "prefetched"), (Loop::Stream, "key by key")] {
-        let part = match how {
-            Loop::Prefetch => work,
-            _ => Workload { events: work.events / 10, ..work },
-        };
-        let name = format!("state 4 x the cache, {name}");
-        let took = ours(&figures, &place, &name, part, how, cache).await?;
-        rate("alluvium", &format!("state loop, {name}"), part, took);
-    }
     Ok(())
 }
 
-/// Our side in a store of its own; where the cache is smaller than the state, the state is filled first.
+/// Our side in a store of its own.
 async fn ours(
     figures: &Figures,
     place: &Place,
     name: &str,
     work: Workload,
     how: Loop,
-    row_cache_bytes: u64,
 ) -> Outcome<Duration> {
-    let folder = place.path(&name.replace([' ', ','], "-"));
-    let settings = StoreSettings { row_cache_bytes, ..StoreSettings::default() };
+    let folder = place.path(&name.replace(' ', "-"));
+    let settings = StoreSettings { row_cache_bytes: WHOLE_CACHE_BYTES, ..StoreSettings::default() };
     let store = Store::builder(&folder.display().to_string()).settings(settings).open().await?;
     let users = store.state::<UserStatus>("users").await?;
-    let mut before = 0;
-    if row_cache_bytes < WHOLE_CACHE_BYTES {
-        for batch in Events::seeded(5).every_key(work.keys, 100_000)? {
-            users.raw().append(&batch).await?;
-        }
-        users.raw().materialize(false).await?;
-        before = logins(&users).await?;
-    }
     let started = Instant::now();
     alluvium_loop(&store, &users, work, how).await?;
     let took = started.elapsed();
@@ -85,7 +64,7 @@ async fn ours(
         1,
     );
     store.close().await;
-    let seen = logins(&users).await? - before;
+    let seen = logins(&users).await?;
     match seen == i64::try_from(work.events)? {
         true => Ok(took),
         false => Err(format!("{name}: {seen} logins for {} events", work.events).into()),

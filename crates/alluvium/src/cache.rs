@@ -190,8 +190,15 @@ impl<V: Clone> RowCache<V> {
                     .then_some(None),
             };
         }
-        self.count(found.is_some());
+        if found.is_some() {
+            self.count(&self.hits, 1);
+        }
         found
+    }
+
+    /// Counts reads that went on to tail and snapshot.
+    pub(crate) fn missed(&self, reads: usize) {
+        self.count(&self.misses, reads as u64);
     }
 
     /// Adds rows that are the newest ones as of every one of some commits; false if the cache stands at another one.
@@ -325,9 +332,9 @@ impl<V: Clone> RowCache<V> {
         }
     }
 
-    fn count(&self, hit: bool) {
-        let counter = if hit { &self.hits } else { &self.misses };
-        if counter.fetch_add(1, Ordering::Relaxed) % PUBLISH_EVERY == 0 {
+    fn count(&self, counter: &AtomicU64, reads: u64) {
+        let before = counter.fetch_add(reads, Ordering::Relaxed);
+        if before.next_multiple_of(PUBLISH_EVERY) < before + reads {
             self.publish();
         }
     }

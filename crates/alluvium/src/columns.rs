@@ -182,7 +182,7 @@ pub(crate) fn deletes(keys: &[&str]) -> Result<RecordBatch> {
     ])?)
 }
 
-fn values_of<V: DeserializeOwned>(batch: &RecordBatch) -> Result<Vec<V>> {
+pub(crate) fn values_of<V: DeserializeOwned>(batch: &RecordBatch) -> Result<Vec<V>> {
     let value = batch
         .columns()
         .get(FOLD_COLUMNS)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use alluvium_log::{EpochOutcome, Error, Result};
 
-use crate::epoch_part::{AnyPart, Part, SealedPart};
+use crate::epoch_part::{AnyPart, Part};
+use crate::epoch_sealed::SealedPart;
 use crate::epoch_stream::SealedEpoch;
 use crate::typed::{State, Value};
 
@@ -116,8 +117,8 @@ impl Epoch {
     /// A key's value as the epoch sees it: its own changes first, then the state as of the epoch's first read of it.
     pub async fn get<V: Value>(&mut self, state: &State<V>, key: &str) -> Result<Option<V>> {
         let part = self.part(state)?;
-        if let Some(known) = part.known(key) {
-            return Ok(known);
+        if let Some(value) = part.get_now(key)? {
+            return Ok(value);
         }
         // Boxed, so that a hit doesn't carry the room for everything that a miss may do.
         let mut values = Box::pin(part.load(&[key], false)).await?;

@@ -7,31 +7,27 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use alluvium_log::{
-    DataFile, EpochCommit, EpochOutcome, Error, HybridClock, Rank, Result, StateDefinition,
-};
+use alluvium_log::{DataFile, EpochCommit, Result, StateDefinition};
 use alluvium_query::Basis;
 use arrow::array::RecordBatch;
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use quick_cache::DefaultHashBuilder;
 use tokio::sync::watch;
 
+use crate::cache::KeyedRow;
 use crate::columns::keyed_rows;
+use crate::epoch_sealed::{Sealed, SealedPart};
 use crate::typed::{Shared, State, Value};
 
 /// What a change takes beside key and value: its place in the map.
 const CHANGE_BYTES: usize = 64;
-/// Changes from which building their columns leaves the async thread.
-const INLINE_CHANGES: usize = 1_024;
 
-type Map<V> = HashMap<String, Option<V>, DefaultHashBuilder>;
+pub(crate) type Map<V> = HashMap<String, Option<V>, DefaultHashBuilder>;
 
 /// The last change of each key: in memory, or, the older ones of a large epoch, in staged files.
 #[derive(Debug)]
 pub(crate) struct Changes<V> {
-    pending: Map<V>,
-    files: Vec<Arc<DataFile>>,
+    pub(crate) pending: Map<V>,
+    pub(crate) files: Vec<Arc<DataFile>>,
     definition: Option<StateDefinition>,
 }
 
@@ -66,6 +62,15 @@ struct Pin {
     basis: Basis,
     /// Rows that the cache has as of any commit from this one up to the basis hold, below what earlier epochs say.
     since: i64,
+}
+
+/// What can be told of a key without looking below the row cache.
+enum Seen<'a, V> {
+    Value(Option<V>),
+    /// What the basis says counts.
+    Below(&'a Pin),
+    /// Nothing: no basis is pinned, or there are files to be read first.
+    Nothing,
 }
 
 /// One state's share of an epoch that is being filled.
@@ -132,28 +137,48 @@ impl<V: Value> Part<V> {
     }
 
     /// What the epoch sees of a key, if that can be told without waiting.
-    pub(crate) fn known(&self, key: &str) -> Option<Option<V>> {
-        if let Some(change) = self.changes.pending.get(key) {
-            return Some(change.clone());
+    pub(crate) fn get_now(&self, key: &str) -> Result<Option<Option<V>>> {
+        let pin = match self.seen(key) {
+            Seen::Value(value) => return Ok(Some(value)),
+            Seen::Nothing => return Ok(None),
+            Seen::Below(pin) => pin,
+        };
+        let Some(known) = self.state.known_row(&pin.basis, key)? else { return Ok(None) };
+        self.state.cache.missed(1);
+        let value = known.value.clone();
+        if self.state.cache.is_on() {
+            let row = KeyedRow { key: key.to_owned(), known };
+            self.state.cache.add(pin.since..=self.unchanged_to(pin), [row]);
         }
-        let pin = self.pin.as_ref()?;
+        Ok(Some(value))
+    }
+
+    /// What the epoch's own changes, those of earlier epochs, what was prefetched and the row cache say of a key.
+    fn seen(&self, key: &str) -> Seen<'_, V> {
+        if let Some(change) = self.changes.pending.get(key) {
+            return Seen::Value(change.clone());
+        }
+        let Some(pin) = &self.pin else { return Seen::Nothing };
         if !self.changes.files.is_empty() {
-            return None;
+            return Seen::Nothing;
         }
         for earlier in &self.earlier {
             if let Some(change) = earlier.changes.pending.get(key) {
-                return Some(change.clone());
+                return Seen::Value(change.clone());
             }
             if !earlier.changes.files.is_empty() {
-                return None;
+                return Seen::Nothing;
             }
         }
         if !self.prefetched.is_empty()
             && let Some(value) = self.prefetched.get(key)
         {
-            return Some(value.clone());
+            return Seen::Value(value.clone());
         }
-        self.state.cache.get_as_of(key, pin.since, pin.basis.commit())
+        match self.state.cache.get_as_of(key, pin.since, pin.basis.commit()) {
+            Some(value) => Seen::Value(value),
+            None => Seen::Below(pin),
+        }
     }
 
     /// What the epoch sees of keys, in their order; with `keep`, what was read stays until the epoch ends.
@@ -162,16 +187,16 @@ impl<V: Value> Part<V> {
         let mut found: Map<V> = Map::default();
         let mut missing: Vec<&str> = Vec::new();
         for &key in keys {
-            match self.known(key) {
-                Some(value) if keep => {
+            match self.seen(key) {
+                Seen::Value(value) if keep => {
                     if !self.changes.pending.contains_key(key) {
                         found.insert(key.to_owned(), value);
                     }
                 }
-                Some(value) => {
+                Seen::Value(value) => {
                     found.insert(key.to_owned(), value);
                 }
-                None => missing.push(key),
+                Seen::Nothing | Seen::Below(_) => missing.push(key),
             }
         }
         missing.sort_unstable();
@@ -180,12 +205,27 @@ impl<V: Value> Part<V> {
         let Some(pin) = self.pin.as_ref().filter(|_| !missing.is_empty()) else {
             return Ok(self.collect(keys, found, keep));
         };
+        self.state.cache.missed(missing.len());
         let rows = self.state.look_up(&pin.basis, &missing).await?;
         for row in &rows {
             found.insert(row.key.clone(), row.known.value.clone());
         }
-        self.state.cache.add(pin.since..=pin.basis.commit(), rows);
+        self.state.cache.add(pin.since..=self.unchanged_to(pin), rows);
         Ok(self.collect(keys, found, keep))
+    }
+
+    /// The last commit as of which the rows of keys that no earlier epoch has changed are those of the basis: from there on, as
+    /// far as it is known, only earlier epochs of this stream were committed.
+    fn unchanged_to(&self, pin: &Pin) -> i64 {
+        let mut last = pin.basis.commit();
+        for earlier in self.earlier.iter().rev() {
+            match *earlier.progress.borrow() {
+                Progress::Committed(at) if at <= last => {}
+                Progress::Committed(at) if at == last + 1 => last = at,
+                _ => break,
+            }
+        }
+        last
     }
 
     fn collect(&mut self, keys: &[&str], found: Map<V>, keep: bool) -> Vec<Option<V>> {
@@ -316,7 +356,7 @@ impl<V: Value> Part<V> {
     }
 }
 
-fn rows_of<V>(pending: &Map<V>) -> impl ExactSizeIterator<Item = (&str, Option<&V>)> {
+pub(crate) fn rows_of<V>(pending: &Map<V>) -> impl ExactSizeIterator<Item = (&str, Option<&V>)> {
     pending.iter().map(|(key, value)| (key.as_str(), value.as_ref()))
 }
 
@@ -365,149 +405,5 @@ impl<V: Value> AnyPart for Part<V> {
             event_time_micros,
             progress: watch::channel(Progress::Open).0,
         }))
-    }
-}
-
-/// A part that gets no more changes, on its way into the log.
-pub(crate) trait SealedPart: Send + Sync {
-    fn id(&self) -> usize;
-    fn name(&self) -> &str;
-    /// When its changes happen, in microseconds.
-    fn event_time_micros(&self) -> i64;
-    /// Its changes, as [`Changes`] of its type of values.
-    fn changes(&self) -> Arc<dyn Any + Send + Sync>;
-    fn progress(&self) -> watch::Receiver<Progress>;
-    /// Whether its state has this epoch, or a later one, already.
-    fn is_applied(&self) -> BoxFuture<'_, Result<bool>>;
-    /// Encodes and uploads what is still in memory; nothing is visible yet.
-    fn stage(&mut self) -> BoxFuture<'_, Result<()>>;
-    /// Makes it visible, exactly once, and puts it into the row cache.
-    fn commit(self: Box<Self>) -> BoxFuture<'static, Result<EpochOutcome>>;
-}
-
-struct Sealed<V> {
-    state: Arc<Shared<V>>,
-    app_id: Arc<str>,
-    number: i64,
-    changes: Arc<Changes<V>>,
-    commit: Option<EpochCommit>,
-    first_version: i64,
-    event_time_micros: i64,
-    progress: watch::Sender<Progress>,
-}
-
-impl<V: Value> Sealed<V> {
-    async fn columns(&self) -> Result<RecordBatch> {
-        let (state, changes) = (self.state.clone(), self.changes.clone());
-        let (first, time) = (self.first_version, self.event_time_micros);
-        let build = move || state.columns.numbered(rows_of(&changes.pending), first, time);
-        in_turn(self.changes.pending.len(), build).await?
-    }
-
-    /// The cache takes the rows in as they are in the log by now.
-    async fn put_through(&self, commit: i64) -> Result<()> {
-        if !self.changes.files.is_empty() {
-            return Ok(());
-        }
-        let (state, changes) = (self.state.clone(), self.changes.clone());
-        let (first, event_time) = (self.first_version, self.event_time_micros);
-        let put = move || {
-            let order_by = state.raw().definition().order_by;
-            let rows = rows_of(&changes.pending).zip(0_i64..).map(|((key, value), row)| {
-                let rank = Rank {
-                    version: first.saturating_add(row.saturating_mul(HybridClock::STEP)),
-                    event_time,
-                    is_delete: value.is_none(),
-                    commit,
-                    append_seq: 0,
-                };
-                (key, value, rank)
-            });
-            state.cache.put_through(commit - 1, commit, order_by, rows);
-        };
-        in_turn(self.changes.pending.len(), put).await
-    }
-
-    async fn apply(&mut self) -> Result<EpochOutcome> {
-        let commit =
-            self.commit.take().ok_or_else(|| Error::internal("an epoch is committed twice"))?;
-        let outcome = commit.commit().await?;
-        if let EpochOutcome::Committed(receipt) = outcome {
-            self.progress.send_replace(Progress::Committed(receipt.commit));
-            self.put_through(receipt.commit).await?;
-            self.state.raw().tidy_when_due();
-        }
-        Ok(outcome)
-    }
-}
-
-/// Runs work here, or, when it is long, on a thread for such.
-async fn in_turn<T: Send + 'static>(
-    changes: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T> {
-    if changes <= INLINE_CHANGES {
-        return Ok(work());
-    }
-    let aborted = |error| Error::internal("an epoch's work was aborted").with_source(error);
-    tokio::task::spawn_blocking(work).await.map_err(aborted)
-}
-
-impl<V: Value> SealedPart for Sealed<V> {
-    fn id(&self) -> usize {
-        Arc::as_ptr(&self.state).cast::<()>() as usize
-    }
-
-    fn name(&self) -> &str {
-        self.state.raw().name()
-    }
-
-    fn event_time_micros(&self) -> i64 {
-        self.event_time_micros
-    }
-
-    fn changes(&self) -> Arc<dyn Any + Send + Sync> {
-        self.changes.clone()
-    }
-
-    fn progress(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
-    }
-
-    fn is_applied(&self) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let last = self.state.raw().log().last_epoch(&self.app_id).await?;
-            Ok(last.is_some_and(|last| last >= self.number))
-        }
-        .boxed()
-    }
-
-    fn stage(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            if self.changes.pending.is_empty() {
-                return Ok(());
-            }
-            let batch = self.columns().await?;
-            match self.commit.as_mut() {
-                Some(commit) => commit.stage(&batch).await.map(drop),
-                None => Err(Error::internal("an epoch is staged after its commit")),
-            }
-        }
-        .boxed()
-    }
-
-    fn commit(mut self: Box<Self>) -> BoxFuture<'static, Result<EpochOutcome>> {
-        async move {
-            let outcome = self.apply().await;
-            self.progress.send_if_modified(|seen| {
-                let open = *seen == Progress::Open;
-                if open {
-                    *seen = Progress::Ended;
-                }
-                open
-            });
-            outcome
-        }
-        .boxed()
     }
 }

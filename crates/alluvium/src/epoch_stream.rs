@@ -18,7 +18,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::epoch::Epoch;
-use crate::epoch_part::{Changes, Earlier, Part, Progress, SealedPart};
+use crate::epoch_part::{Changes, Earlier, Part, Progress};
+use crate::epoch_sealed::SealedPart;
 use crate::typed::{State, Value};
 
 /// Epochs that may be on their way into the log at the same time: one is committed while the next one is encoded.

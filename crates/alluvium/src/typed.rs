@@ -23,6 +23,7 @@ use tokio::sync::Mutex;
 use crate::cache::{KeyedRow, Known, RowCache, RowCacheStats};
 use crate::columns::{Columns, deletes, entries, fields_of, keyed_rows};
 use crate::raw::RawState;
+use crate::row::known_at;
 
 /// Keys whose updates wait for each other share one of so many locks.
 const UPDATE_LOCKS: usize = 64;
@@ -189,6 +190,9 @@ impl<V: Value> State<V> {
         if let Some(value) = self.shared.cached(key) {
             return Ok(value);
         }
+        if let Some(value) = self.shared.read_from_memory(key)? {
+            return Ok(value);
+        }
         // Boxed, so that a hit doesn't carry the room for everything that a miss may do.
         let mut found = Box::pin(self.shared.load(&[key])).await?;
         Ok(found.pop().flatten())
@@ -233,6 +237,22 @@ impl<V: Value> Shared<V> {
         self.cache.get(key, newest)
     }
 
+    /// The newest value of a key that the cache doesn't have, if basis, tail and pages are in memory.
+    fn read_from_memory(&self, key: &str) -> Result<Option<Option<V>>> {
+        let Some(basis) = self.raw.reader().known_basis()? else { return Ok(None) };
+        let commit = basis.commit();
+        if self.cache.is_on() && self.cache.commit() != commit {
+            return Ok(None);
+        }
+        let Some(known) = self.known_row(&basis, key)? else { return Ok(None) };
+        self.cache.missed(1);
+        let value = known.value.clone();
+        if self.cache.is_on() {
+            self.cache.add(commit..=commit, [KeyedRow { key: key.to_owned(), known }]);
+        }
+        Ok(Some(value))
+    }
+
     /// The newest values of keys: from the cache as far as it has them, the others all at once.
     async fn load(&self, keys: &[&str]) -> Result<Vec<Option<V>>> {
         let basis = self.raw.reader().basis_by_probe().await?;
@@ -250,6 +270,7 @@ impl<V: Value> Shared<V> {
         if missing.is_empty() {
             return Ok(values);
         }
+        self.cache.missed(missing.len());
         let wanted: Vec<&str> = missing.iter().map(|&place| keys[place]).collect();
         let rows = self.look_up(&basis, &wanted).await?;
         let mut places: std::collections::HashMap<&str, Vec<usize>> = Default::default();
@@ -324,6 +345,14 @@ impl<V: Value> Shared<V> {
         Ok(false)
     }
 
+    /// The row of a key as of a basis, a key without one too, if tail and pages in memory tell it.
+    pub(crate) fn known_row(&self, basis: &Basis, key: &str) -> Result<Option<Known<V>>> {
+        self.raw.reader().known_row(basis, key, |row| match row {
+            Some((rows, row)) => known_at(rows, row),
+            None => Ok(no_row(basis.commit())),
+        })
+    }
+
     /// Reads keys from tail and snapshot as of a basis: one row for each, those without a value too.
     pub(crate) async fn look_up(&self, basis: &Basis, keys: &[&str]) -> Result<Vec<KeyedRow<V>>> {
         let batches = self.raw.reader().rows_of_keys(basis, Point::LATEST, keys).await?;
@@ -335,19 +364,17 @@ impl<V: Value> Shared<V> {
         for row in &rows {
             absent.remove(row.key.as_str());
         }
-        // That a key has no row is known as of the basis, and of no earlier commit.
-        let rank = Rank {
-            version: i64::MIN,
-            event_time: i64::MIN,
-            is_delete: true,
-            commit: basis.commit(),
-            append_seq: 0,
-        };
-        let nothing =
-            |key: &str| KeyedRow { key: key.to_owned(), known: Known { value: None, rank } };
+        let nothing = |key: &str| KeyedRow { key: key.to_owned(), known: no_row(basis.commit()) };
         rows.extend(absent.into_iter().map(nothing));
         Ok(rows)
     }
+}
+
+/// That a key has no row: known as of a commit, and of no earlier one.
+fn no_row<V>(commit: i64) -> Known<V> {
+    let rank =
+        Rank { version: i64::MIN, event_time: i64::MIN, is_delete: true, commit, append_seq: 0 };
+    Known { value: None, rank }
 }
 
 /// A typed state at a point of its past.

@@ -47,6 +47,8 @@ mod diff;
 mod feed;
 mod history;
 mod horizon;
+mod known;
+mod layout;
 pub mod metrics;
 mod point;
 mod reader;

@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 
 use alluvium_log::{
     DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log, OrderBy, PageCache,
-    ReadSpec, Result, RowFilter, Table, fold_schema, read_keys,
+    ReadSpec, Result, RowFilter, Table, read_keys,
 };
-use alluvium_materializer::{
-    BaseBounds, Snapshot, SnapshotState, least_key, log_files, rank, whole_value,
-};
-use arrow::array::{AsArray, RecordBatch};
+use alluvium_materializer::{BaseBounds, Snapshot, SnapshotState, log_files, rank, whole_value};
+use arrow::array::{AsArray, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use parking_lot::{Mutex as SyncMutex, RwLock};
+use parking_lot::{Mutex as SyncMutex, RwLock as SyncRwLock};
 use quick_cache::DefaultHashBuilder;
-use tokio::sync::Mutex;
+use tokio::sync::RwLock;
 
 use crate::basis::Basis;
+use crate::known::Shape;
+use crate::layout::Layout;
 use crate::point::Point;
 use crate::tail::Tail;
 
@@ -67,25 +68,20 @@ pub(crate) struct ReaderInner {
     pub(crate) log: Log,
     pub(crate) snapshot: Snapshot,
     pub(crate) options: ReaderOptions,
-    tail: Mutex<Option<Tail>>,
+    /// Held alone by one who reads what is not in yet.
+    pub(crate) tail: RwLock<Option<Tail>>,
     /// The tail takes more than half of the memory that it may take.
     is_tail_long: AtomicBool,
     refreshed: SyncMutex<Refreshed>,
-    layout: RwLock<Option<Arc<Layout>>>,
+    pub(crate) layout: SyncRwLock<Option<Arc<Layout>>>,
+    /// Of the definition that was asked for last.
+    pub(crate) shape: SyncRwLock<Option<Shape>>,
 }
 
 #[derive(Default)]
 struct Refreshed {
     log: Option<Instant>,
     snapshot: Option<Instant>,
-}
-
-/// A snapshot's files, arranged for lookups.
-struct Layout {
-    version: i64,
-    base: Vec<Arc<DataFile>>,
-    runs: Vec<Arc<DataFile>>,
-    is_ours: bool,
 }
 
 /// What is known of a key at a point.
@@ -123,10 +119,11 @@ impl Reader {
                 log,
                 snapshot,
                 options,
-                tail: Mutex::new(None),
+                tail: RwLock::new(None),
                 is_tail_long: AtomicBool::new(false),
                 refreshed: SyncMutex::new(Refreshed::default()),
-                layout: RwLock::new(None),
+                layout: SyncRwLock::new(None),
+                shape: SyncRwLock::new(None),
             }),
         }
     }
@@ -207,7 +204,7 @@ impl Reader {
     }
 
     /// The newest basis, if everything about it is known here already.
-    pub(crate) fn known_basis(&self) -> Result<Option<Basis>> {
+    pub fn known_basis(&self) -> Result<Option<Basis>> {
         let inner = &self.inner;
         let seen = inner.refreshed.lock().snapshot;
         let limit = SNAPSHOT_REFRESH.max(inner.options.max_staleness);
@@ -262,6 +259,15 @@ impl Reader {
 
     /// Looks a key up at a point of a basis.
     pub async fn get(&self, basis: &Basis, point: Point, key: &str) -> Result<Lookup> {
+        if point.is_latest()
+            && let Some(known) = self.known_row(basis, key, |row| match row {
+                None => Ok(Lookup::Absent),
+                // A copy: what is looked up must not hold on to pages.
+                Some((rows, row)) => classify(take_record_batch(rows, &row_number(row)?)?),
+            })?
+        {
+            return Ok(known);
+        }
         let mut found = self.multi_get(basis, point, &[key]).await?;
         Ok(found.pop().unwrap_or(Lookup::Absent))
     }
@@ -374,8 +380,8 @@ impl Reader {
         work: impl FnOnce(&mut Tail) -> Result<T>,
     ) -> Result<Option<T>> {
         let from = basis.snapshot.log_commit();
-        let schema = fold_schema(&whole_value(&basis.definition));
-        let mut slot = self.inner.tail.lock().await;
+        let schema = self.schema_of(&basis.definition);
+        let mut slot = self.inner.tail.write().await;
         // Another reader may have gone further than this basis: then the files are read as of the basis.
         if slot
             .as_ref()
@@ -398,46 +404,6 @@ impl Reader {
             return Ok(None);
         }
         work(tail).map(Some)
-    }
-
-    fn layout(&self, snapshot: &SnapshotState) -> Arc<Layout> {
-        if let Some(known) = self.inner.layout.read().as_ref()
-            && known.version == snapshot.version()
-        {
-            return known.clone();
-        }
-        let layout = Arc::new(Layout {
-            version: snapshot.version(),
-            base: snapshot.base(),
-            runs: snapshot.runs(),
-            is_ours: snapshot.is_ours(),
-        });
-        *self.inner.layout.write() = Some(layout.clone());
-        layout
-    }
-}
-
-impl Layout {
-    /// The files that may hold one of the keys. Ranges of base files do not overlap, so a key has at most one.
-    fn candidates(&self, keys: &KeyFilter) -> Vec<Arc<DataFile>> {
-        let KeyFilter::Keys(wanted) = keys else {
-            return self.base.iter().chain(&self.runs).cloned().collect();
-        };
-        let mut files: Vec<Arc<DataFile>> = Vec::new();
-        for key in wanted.iter() {
-            let after = self
-                .base
-                .partition_point(|file| least_key(file).is_none_or(|least| least <= key.as_str()));
-            if let Some(file) = after.checked_sub(1).and_then(|at| self.base.get(at))
-                && file.may_hold_key(key)
-                && files.last().is_none_or(|last| last.add.path != file.add.path)
-            {
-                files.push(file.clone());
-            }
-        }
-        let run = |file: &&Arc<DataFile>| wanted.iter().any(|key| file.may_hold_key(key));
-        files.extend(self.runs.iter().filter(run).cloned());
-        files
     }
 }
 
@@ -471,6 +437,12 @@ pub(crate) fn key_column(batch: &RecordBatch) -> Result<&arrow::array::StringArr
         .first()
         .map(|column| column.as_string::<i32>())
         .ok_or_else(|| Error::internal("a batch lacks the columns of a fold"))
+}
+
+fn row_number(row: usize) -> Result<UInt32Array> {
+    let row = u32::try_from(row)
+        .map_err(|error| Error::internal("more rows than can be numbered").with_source(error))?;
+    Ok(UInt32Array::from(vec![row]))
 }
 
 fn classify(row: RecordBatch) -> Result<Lookup> {

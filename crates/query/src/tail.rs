@@ -71,6 +71,17 @@ impl Tail {
         self.from == from && self.schema == *schema
     }
 
+    /// Whether it holds the rows of precisely these commits, with these columns.
+    pub(crate) fn is_of(&self, from: i64, to: i64, schema: &SchemaRef) -> bool {
+        (self.from, self.to) == (from, to) && self.schema == *schema
+    }
+
+    /// The batch and the row of a key's winner.
+    pub(crate) fn row_of(&self, key: &str) -> Option<(&RecordBatch, usize)> {
+        let place = self.place_of(key)?;
+        Some((self.batches.get(place.batch as usize)?, place.row as usize))
+    }
+
     /// The last commit whose rows are in.
     pub(crate) fn to(&self) -> i64 {
         self.to

@@ -6,6 +6,7 @@ mod filter;
 mod hints;
 mod key_pages;
 mod keys;
+mod known;
 mod pages;
 mod prune;
 mod ranges;
@@ -13,8 +14,8 @@ mod shape;
 mod upserts;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
 use arrow::compute::filter_record_batch;
@@ -23,7 +24,6 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use parking_lot::Mutex;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
@@ -43,6 +43,7 @@ use hints::Leading;
 pub use hints::{FieldBounds, FieldValue, ReadHints};
 use key_pages::KeyPageIndex;
 pub use keys::read_keys;
+pub use known::{KnownRow, LookupFile};
 pub use pages::{DEFAULT_PAGE_CACHE_BYTES, PageCache, PageCacheStats};
 use prune::Pruner;
 use ranges::RangeReader;
@@ -67,7 +68,7 @@ struct Footer {
     id: u64,
     metadata: ArrowReaderMetadata,
     key_pages: KeyPageIndex,
-    blooms: Mutex<Option<Arc<Vec<Option<Sbbf>>>>>,
+    blooms: OnceLock<Arc<Vec<Option<Sbbf>>>>,
     /// The statistics say that every row is an UPSERT: the column need not be read.
     only_upserts: bool,
 }
@@ -328,7 +329,7 @@ fn remember(
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let key_pages = KeyPageIndex::of(metadata.metadata());
     let footer =
-        Arc::new(Footer { id, metadata, key_pages, blooms: Mutex::new(None), only_upserts });
+        Arc::new(Footer { id, metadata, key_pages, blooms: OnceLock::new(), only_upserts });
     footers.entries.insert(cache_key(table, file), footer.clone());
     footer
 }
@@ -398,8 +399,8 @@ async fn read_parts(
 
 /// The bloom filters on the key of every row group, read once and kept with the footer.
 async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<Option<Sbbf>>>> {
-    if let Some(known) = footer.blooms.lock().clone() {
-        return Ok(known);
+    if let Some(known) = footer.blooms.get() {
+        return Ok(known.clone());
     }
     let metadata = footer.metadata.metadata();
     let key = key_leaf(metadata);
@@ -411,9 +412,8 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
             filters.push(builder.get_row_group_column_bloom_filter(group, key).await?);
         }
     }
-    let filters = Arc::new(filters);
-    *footer.blooms.lock() = Some(filters.clone());
-    Ok(filters)
+    // Another one may have read them meanwhile: the same ones.
+    Ok(footer.blooms.get_or_init(|| Arc::new(filters)).clone())
 }
 
 /// Which leaf column the key is.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::SchemaRef;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
@@ -36,10 +37,14 @@ pub(super) struct PageId {
 #[derive(Debug, Clone, Copy)]
 struct PageWeight;
 
-impl Weighter<PageId, RecordBatch> for PageWeight {
-    fn weight(&self, _: &PageId, rows: &RecordBatch) -> u64 {
+impl Weighter<PageId, Arc<RecordBatch>> for PageWeight {
+    fn weight(&self, _: &PageId, rows: &Arc<RecordBatch>) -> u64 {
         ENTRY_BYTES + bytes_of(rows)
     }
+}
+
+fn has_schema(rows: &RecordBatch, schema: &SchemaRef) -> bool {
+    Arc::ptr_eq(rows.schema_ref(), schema) || rows.schema_ref() == schema
 }
 
 fn bytes_of(rows: &RecordBatch) -> u64 {
@@ -52,12 +57,12 @@ fn bytes_of(rows: &RecordBatch) -> u64 {
 #[derive(Debug, Clone, Default)]
 struct Evictions(Arc<AtomicU64>);
 
-impl Lifecycle<PageId, RecordBatch> for Evictions {
+impl Lifecycle<PageId, Arc<RecordBatch>> for Evictions {
     type RequestState = ();
 
     fn begin_request(&self) {}
 
-    fn on_evict(&self, _: &mut (), _: PageId, _: RecordBatch) {
+    fn on_evict(&self, _: &mut (), _: PageId, _: Arc<RecordBatch>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -80,7 +85,7 @@ pub struct PageCacheStats {
 /// Decoded pages of files that keys were looked up in.
 #[derive(Debug)]
 pub struct PageCache {
-    entries: Cache<PageId, RecordBatch, PageWeight, DefaultHashBuilder, Evictions>,
+    entries: Cache<PageId, Arc<RecordBatch>, PageWeight, DefaultHashBuilder, Evictions>,
     budget_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -113,25 +118,37 @@ impl PageCache {
     }
 
     /// A page, if it is there with these columns.
-    pub(super) fn get(
-        &self,
-        id: PageId,
-        schema: &arrow::datatypes::SchemaRef,
-    ) -> Option<RecordBatch> {
-        let found = self
-            .entries
-            .get(&id)
-            .filter(|rows| Arc::ptr_eq(rows.schema_ref(), schema) || rows.schema_ref() == schema);
-        let counter = if found.is_some() { &self.hits } else { &self.misses };
-        if counter.fetch_add(1, Ordering::Relaxed) % PUBLISH_EVERY == 0 {
+    pub(super) fn get(&self, id: PageId, schema: &SchemaRef) -> Option<Arc<RecordBatch>> {
+        let found = self.entries.get(&id).filter(|rows| has_schema(rows, schema));
+        self.count(if found.is_some() { &self.hits } else { &self.misses });
+        found
+    }
+
+    /// The same for one who always asks with one and the same schema, and goes on to ask by [`PageCache::get`] for what is not
+    /// there: only hits are counted.
+    pub(super) fn known(&self, id: PageId, schema: &SchemaRef) -> Option<Arc<RecordBatch>> {
+        let mut found = self.entries.get(&id)?;
+        if !Arc::ptr_eq(found.schema_ref(), schema) {
+            if found.schema_ref() != schema {
+                return None;
+            }
+            // So that the next one need not compare all fields.
+            found = Arc::new(found.as_ref().clone().with_schema(schema.clone()).ok()?);
+            self.entries.insert(id, found.clone());
+        }
+        self.count(&self.hits);
+        Some(found)
+    }
+
+    fn count(&self, counter: &AtomicU64) {
+        if counter.fetch_add(1, Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
             self.publish();
         }
-        found
     }
 
     pub(super) fn insert(&self, id: PageId, rows: RecordBatch) {
         if self.budget_bytes > 0 {
-            self.entries.insert(id, rows);
+            self.entries.insert(id, Arc::new(rows));
         }
     }
 
