@@ -16,7 +16,7 @@ mod workload;
 pub use alluvium_workload::{Event, Outcome, UserStatus, Workload};
 pub use child::{NOTHING, Ran, as_child, run_child};
 pub use data::{Events, KEYS, distinct_keys, key_text, long_key_text, spread_keys, value_fields};
-pub use figures::{Figures, Samples, timed};
+pub use figures::{Figures, Samples, processor_time, timed};
 pub use flights::{AIRCRAFT, Hour, append_hour, read_hours};
 pub use floor::Floor;
 pub use peers::{

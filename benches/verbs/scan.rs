@@ -1,9 +1,11 @@
 //! The scan of the newest state, all columns, with and without a tail, against a plain scan of the snapshot's files.
 
+use std::time::Duration;
+
 use alluvium::{OrderBy, Point, RawState, Store};
 use alluvium_benches::{
     Events, Figures, KEYS, Outcome, Samples, count_rows, data_files, distinct_keys,
-    parquet_session, scan_rows, timed,
+    parquet_session, processor_time, scan_rows, timed,
 };
 use futures::TryStreamExt;
 
@@ -43,6 +45,8 @@ struct Rounds {
     ours: Samples,
     sql: Samples,
     plain: Samples,
+    /// Processor time of all rounds: ours, by SQL, the plain scan.
+    taken: [Duration; 3],
 }
 
 impl Rounds {
@@ -53,13 +57,21 @@ impl Rounds {
         plain: &datafusion::prelude::SessionContext,
         rounds: usize,
     ) -> Outcome<()> {
+        let now = || processor_time().unwrap_or_default();
         for _ in 0..rounds {
+            let started = now();
             let (rows, took) = timed(scan_rows(state, Point::LATEST)).await;
             self.ours.push(took);
+            let scanned = now();
             let (sql_rows, took) = timed(scan_by_sql(store)).await;
             self.sql.push(took);
+            let queried = now();
             let (plain_rows, took) = timed(count_rows(plain, "SELECT * FROM snapshot")).await;
             self.plain.push(took);
+            let [ours, sql, plain] = &mut self.taken;
+            *ours += scanned.saturating_sub(started);
+            *sql += queried.saturating_sub(scanned);
+            *plain += now().saturating_sub(queried);
             let counts = (rows?, sql_rows?, plain_rows?);
             if counts.0 != counts.1 || counts.0 != counts.2 {
                 return Err(format!("the scans differ: {counts:?}").into());
@@ -74,6 +86,13 @@ impl Rounds {
         figures.duration("datafusion", &format!("snapshot files alone, {name}"), &self.plain);
         figures.times("datafusion", &format!("scan, {name}"), &self.plain, &self.ours, wanted);
         figures.times("datafusion", &format!("SQL, {name}"), &self.plain, &self.sql, wanted);
+        let [ours, sql, plain] = self.taken.map(|taken| taken.as_secs_f64());
+        if plain > 0.0 {
+            let metric = format!("processor time, scan, {name}");
+            figures.ratio("datafusion", &metric, plain / ours, wanted);
+            let metric = format!("processor time, SQL, {name}");
+            figures.ratio("datafusion", &metric, plain / sql, wanted);
+        }
     }
 }
 

@@ -195,6 +195,8 @@ struct ScanPlan {
     payload: Vec<FieldRef>,
     /// What need not be read of base files.
     hints: ReadHints,
+    /// Every row beside the base is greater than all of its rows.
+    is_beaten: bool,
     footers: Arc<alluvium_log::FooterCache>,
 }
 
@@ -206,6 +208,7 @@ impl ScanPlan {
             runs: snapshot.runs(),
             payload: spec.payload.clone(),
             hints: ReadHints::default(),
+            is_beaten: false,
             footers: reader.footers().clone(),
         }
     }
@@ -213,11 +216,18 @@ impl ScanPlan {
     /// Takes the hints that don't change which row wins.
     fn take(&mut self, hints: &ReadHints, tail: &[Arc<DataFile>], order_by: OrderBy) {
         let overlay: Vec<_> = self.runs.iter().chain(tail).cloned().collect();
-        if overlay.is_empty() && self.base.iter().all(|file| file.is_sorted()) {
+        let is_ours = self.base.iter().all(|file| file.is_sorted());
+        let is_beaten = supersede(&overlay, &self.base, order_by);
+        if is_ours && overlay.is_empty() {
             self.hints.unread.clone_from(&hints.unread);
+        } else if is_ours && is_beaten {
+            // Rows are merged by their keys, and whatever lies beside the base wins: by what need not be known of the base.
+            self.is_beaten = true;
+            let unread = hints.unread.iter().filter(|name| **name != STATE_KEY);
+            self.hints.unread = unread.copied().collect();
         }
         // A base row that is left out must not let an older one beside it win.
-        if supersede(&overlay, &self.base, order_by) {
+        if is_beaten {
             self.hints.bounds.clone_from(&hints.bounds);
         }
     }
@@ -277,7 +287,11 @@ impl ScanPlan {
             let rows = stream::iter(base).flatten().boxed();
             // Files that another engine has rewritten are checked row by row.
             let ours = self.base.iter().all(|file| file.is_sorted());
-            inputs.push(if ours { SortedInput::Unique(rows) } else { SortedInput::Stream(rows) });
+            inputs.push(match ours {
+                true if self.is_beaten => SortedInput::Beaten(rows),
+                true => SortedInput::Unique(rows),
+                false => SortedInput::Stream(rows),
+            });
         }
         for run in self.runs.iter().filter(wanted) {
             let rows = file_stream(table, run, &spec, &self.footers);
@@ -292,7 +306,7 @@ impl ScanPlan {
 fn concatenated(inputs: Vec<SortedInput>) -> BatchStream {
     let rows = inputs.into_iter().map(|input| match input {
         SortedInput::Batches(batches) => stream::iter(batches.into_iter().map(Ok)).boxed(),
-        SortedInput::Stream(rows) | SortedInput::Unique(rows) => rows,
+        SortedInput::Stream(rows) | SortedInput::Unique(rows) | SortedInput::Beaten(rows) => rows,
     });
     stream::iter(rows).flatten().boxed()
 }

@@ -27,6 +27,8 @@ pub(super) struct KeyedBatch {
     only_upserts: bool,
     commits: ScalarBuffer<i64>,
     append_seqs: ScalarBuffer<i32>,
+    /// Its rows lose against those of any batch that isn't.
+    is_beaten: bool,
 }
 
 /// Refuses a schema that does not begin with the columns that decide.
@@ -62,8 +64,14 @@ impl KeyedBatch {
             only_upserts: is_upsert_column(column(OPERATION)),
             commits: column(4).as_primitive::<Int64Type>().values().clone(),
             append_seqs: column(5).as_primitive::<Int32Type>().values().clone(),
+            is_beaten: false,
             batch,
         })
+    }
+
+    /// The same, of an input whose rows lose against those of any other.
+    pub(super) fn beaten(self, is_beaten: bool) -> Self {
+        Self { is_beaten, ..self }
     }
 
     pub(super) fn batch(&self) -> &RecordBatch {
@@ -128,6 +136,9 @@ impl KeyedBatch {
         other_row: usize,
         ranking: &Ranking,
     ) -> bool {
+        if self.is_beaten != other.is_beaten {
+            return other.is_beaten;
+        }
         let (rank, other_rank) = (self.rank(row), other.rank(other_row));
         if (rank.version, rank.event_time) == (other_rank.version, other_rank.event_time)
             && (rank.is_delete != other_rank.is_delete || self.value(row) != other.value(other_row))
@@ -145,6 +156,11 @@ impl KeyedBatch {
             .and_then(|_| self.batch.columns().get(FOLD_COLUMNS))
             .map(|column| column.slice(row, 1))
     }
+}
+
+/// The first eight bytes of a text as [`KeyedBatch::word`] gives them of a key.
+pub(super) fn first_word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk::<8>().map_or_else(|| padded_word(bytes), |word| u64::from_be_bytes(*word))
 }
 
 fn padded_word(bytes: &[u8]) -> u64 {

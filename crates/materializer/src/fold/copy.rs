@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use alluvium_log::{Error, Result, unread_column, upsert_column};
 use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanBufferBuilder, GenericByteArray, MutableArrayData,
-    StructArray, make_array,
+    Array, ArrayData, ArrayRef, AsArray, BooleanBufferBuilder, GenericByteArray,
+    GenericByteBuilder, MutableArrayData, StructArray, make_array,
 };
-use arrow::buffer::{Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{MutableBuffer, NullBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::{BinaryType, ByteArrayType, DataType, SchemaRef, Utf8Type};
 use arrow::record_batch::RecordBatch;
@@ -155,20 +155,13 @@ fn copy_texts<T: ByteArrayType<Offset = i32>>(
     if i32::try_from(total).is_err() {
         return Err(Error::internal("rows of a merge do not fit one batch"));
     }
-    let mut values = Vec::with_capacity(total);
-    let mut offsets = Vec::with_capacity(rows + 1);
-    offsets.push(0);
+    // What comes of whole ranges of valid texts is not checked once more.
+    let mut copied = GenericByteBuilder::<T>::with_capacity(rows, total);
     for segment in segments {
         let array = arrays_of_bytes[segment.batch];
-        let own = &array.value_offsets()[segment.start..=segment.end];
-        // No overflow: what comes out is at most `total`.
-        let shift = values.len() as i32 - own[0];
-        offsets.extend(own[1..].iter().map(|offset| offset + shift));
-        values.extend_from_slice(&array.value_data()[bytes_of(segment)]);
+        copied.append_array(&array.slice(segment.start, segment.rows()))?;
     }
-    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-    let nulls = copy_nulls(arrays, segments, rows);
-    Ok(Arc::new(GenericByteArray::<T>::try_new(offsets, Buffer::from_vec(values), nulls)?))
+    Ok(Arc::new(copied.finish()))
 }
 
 /// Which rows are null; `None` when none is.

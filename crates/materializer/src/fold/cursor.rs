@@ -4,8 +4,20 @@ use std::cmp::Ordering;
 
 use alluvium_log::{Error, Result};
 
-use super::batch::KeyedBatch;
+use super::batch::{KeyedBatch, first_word};
 use super::ranking::Ranking;
+
+/// What is known of the rows of an input before any of them is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Standing {
+    /// Nothing but that they are sorted.
+    #[default]
+    Any,
+    /// Each key comes once.
+    Unique,
+    /// Each key comes once, and loses against any other input's row of it.
+    Beaten,
+}
 
 /// The place of a merge in one of its inputs.
 #[derive(Debug, Default)]
@@ -22,19 +34,22 @@ pub(super) struct Cursor {
     pub(super) done: bool,
     /// The last key of the batch before, which the next one must not fall behind.
     last_key: Option<Vec<u8>>,
-    /// Whether each key is known to come once.
-    is_unique: bool,
+    standing: Standing,
 }
 
 impl Cursor {
-    /// In an input that is known to hold each key once, in order.
-    pub(super) fn unique() -> Self {
-        Self { is_unique: true, ..Self::default() }
+    pub(super) fn new(standing: Standing) -> Self {
+        Self { standing, ..Self::default() }
     }
 
     /// Whether the input is known to hold each key once.
     pub(super) fn is_unique(&self) -> bool {
-        self.is_unique
+        self.standing != Standing::Any
+    }
+
+    /// Whether the input's rows lose against those of any other.
+    pub(super) fn is_beaten(&self) -> bool {
+        self.standing == Standing::Beaten
     }
 
     /// Whether the loaded batch has been consumed, so that the next one must be loaded.
@@ -94,11 +109,11 @@ impl Cursor {
     /// Takes a batch of at least one row; refuses it if it is not sorted or falls behind the one before.
     pub(super) fn enter(&mut self, number: usize, batch: &KeyedBatch, by: &Ranking) -> Result<()> {
         if let Some(last) = &self.last_key
-            && (batch.key(0), !self.is_unique) < (last.as_slice(), true)
+            && (batch.key(0), !self.is_unique()) < (last.as_slice(), true)
         {
             return Err(out_of_order(last, batch.key(0)));
         }
-        self.selection = if self.is_unique { None } else { reduce(batch, by)? };
+        self.selection = if self.is_unique() { None } else { reduce(batch, by)? };
         self.batch = number;
         self.pos = 0;
         self.len = self.selection.as_ref().map_or(batch.rows(), Vec::len);
@@ -113,8 +128,15 @@ impl Cursor {
     /// The first place whose key is not less than `bound`; both keys share their first `skip` bytes.
     pub(super) fn run_end(&self, batch: &KeyedBatch, bound: &[u8], skip: usize) -> usize {
         let bound = bound.get(skip..).unwrap_or_default();
-        let is_below =
-            |pos: usize| batch.key(self.row_at(pos)).get(skip..).unwrap_or_default() < bound;
+        let bound_word = first_word(bound);
+        let is_below = |pos: usize| {
+            let row = self.row_at(pos);
+            match batch.word(row, skip).cmp(&bound_word) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => batch.key(row).get(skip..).unwrap_or_default() < bound,
+            }
+        };
         // The usual case of a large input with small overlays: nothing else falls into this batch.
         if is_below(self.len - 1) {
             return self.len;

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::batch::KeyedBatch;
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Standing};
 use super::merger::{Merger, Step};
 use super::ranking::Ranking;
 use super::{BatchStream, Bounds};
@@ -23,6 +23,9 @@ pub enum SortedInput {
     Stream(BatchStream),
     /// Read as the merge gets there, and known to hold each key once: just the ends of its batches are checked.
     Unique(BatchStream),
+    /// The same, and each of its rows loses against one of the same key in any other input, whatever their ranks are: what decides
+    /// need not be read.
+    Beaten(BatchStream),
 }
 
 impl std::fmt::Debug for SortedInput {
@@ -31,6 +34,7 @@ impl std::fmt::Debug for SortedInput {
             Self::Batches(batches) => f.debug_tuple("Batches").field(&batches.len()).finish(),
             Self::Stream(_) => f.write_str("Stream"),
             Self::Unique(_) => f.write_str("Unique"),
+            Self::Beaten(_) => f.write_str("Beaten"),
         }
     }
 }
@@ -58,8 +62,8 @@ pub fn merge_partly(
     batch_rows: usize,
     unread: &[&str],
 ) -> BatchStream {
-    if let [SortedInput::Unique(_)] = inputs.as_slice()
-        && let Some(SortedInput::Unique(only)) = inputs.pop()
+    if let [SortedInput::Unique(_) | SortedInput::Beaten(_)] = inputs.as_slice()
+        && let Some(SortedInput::Unique(only) | SortedInput::Beaten(only)) = inputs.pop()
     {
         return checked(schema, only);
     }
@@ -71,7 +75,7 @@ pub fn merge_partly(
 fn checked(schema: SchemaRef, rows: BatchStream) -> BatchStream {
     // Of unique keys none compete.
     let ranking = Ranking::from(OrderBy::default());
-    let mut cursor = Cursor::unique();
+    let mut cursor = Cursor::new(Standing::Unique);
     rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0))
         .map(move |batch| {
             let batch = KeyedBatch::try_new(batch?, &schema)?;
@@ -108,6 +112,7 @@ enum Source {
     Batches(std::vec::IntoIter<RecordBatch>),
     Stream(BatchStream),
     Unique(BatchStream),
+    Beaten(BatchStream),
 }
 
 impl From<SortedInput> for Source {
@@ -116,17 +121,28 @@ impl From<SortedInput> for Source {
             SortedInput::Batches(batches) => Self::Batches(batches.into_iter()),
             SortedInput::Stream(stream) => Self::Stream(stream),
             SortedInput::Unique(stream) => Self::Unique(stream),
+            SortedInput::Beaten(stream) => Self::Beaten(stream),
         }
     }
 }
 
 impl Source {
+    fn standing(&self) -> Standing {
+        match self {
+            Self::Batches(_) | Self::Stream(_) => Standing::Any,
+            Self::Unique(_) => Standing::Unique,
+            Self::Beaten(_) => Standing::Beaten,
+        }
+    }
+
     /// The next batch that has rows.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             let batch = match self {
                 Self::Batches(batches) => batches.next(),
-                Self::Stream(stream) | Self::Unique(stream) => stream.try_next().await?,
+                Self::Stream(stream) | Self::Unique(stream) | Self::Beaten(stream) => {
+                    stream.try_next().await?
+                }
             };
             match batch {
                 Some(batch) if batch.num_rows() == 0 => {}
@@ -175,8 +191,7 @@ impl Driver {
     }
 
     async fn start(&mut self) -> Result<()> {
-        let unique: Vec<bool> =
-            self.sources.iter().map(|source| matches!(source, Source::Unique(_))).collect();
+        let standings: Vec<Standing> = self.sources.iter().map(Source::standing).collect();
         let opening = stream::iter(std::mem::take(&mut self.sources)).map(|mut source| async {
             let first = source.next().await?;
             Ok::<_, Error>((source, first))
@@ -184,7 +199,7 @@ impl Driver {
         let opened: Vec<_> = opening.buffered(OPENING).try_collect().await?;
         let (sources, firsts) = opened.into_iter().unzip();
         self.sources = sources;
-        self.merger.start(firsts, &unique)?;
+        self.merger.start(firsts, &standings)?;
         self.started = true;
         Ok(())
     }

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 
 use super::Bounds;
 use super::batch::{KeyedBatch, check_schema, shared_length};
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Standing};
 use super::output::{Arena, Output, Place};
 use super::ranking::Ranking;
 use super::tree::LoserTree;
@@ -79,15 +79,14 @@ impl Merger {
 
     /// Begins with the first batch of each input.
     ///
-    /// `unique` tells of each whether it is known to hold each key once.
+    /// `standings` tells what is known of each of them.
     pub(super) fn start(
         &mut self,
         firsts: Vec<Option<RecordBatch>>,
-        unique: &[bool],
+        standings: &[Standing],
     ) -> Result<()> {
         self.arena = Arena::new(&self.schema, firsts.len(), self.bounds.bytes)?;
-        let cursor = |unique: &bool| if *unique { Cursor::unique() } else { Cursor::default() };
-        self.cursors = unique.iter().map(cursor).collect();
+        self.cursors = standings.iter().copied().map(Cursor::new).collect();
         for (input, first) in firsts.into_iter().enumerate() {
             match first {
                 Some(batch) => self.load(input, batch)?,
@@ -141,7 +140,8 @@ impl Merger {
     }
 
     fn load(&mut self, input: usize, batch: RecordBatch) -> Result<()> {
-        let batch = KeyedBatch::try_new(batch, &self.schema)?;
+        let is_beaten = self.cursors[input].is_beaten();
+        let batch = KeyedBatch::try_new(batch, &self.schema)?.beaten(is_beaten);
         self.rows_since_sample += batch.rows();
         let number = self.arena.insert(batch);
         self.cursors[input]
