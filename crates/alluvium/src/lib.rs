@@ -52,9 +52,9 @@ mod upkeep;
 
 pub use alluvium_log::{
     Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
-    MaintenanceSettings, ManualClock, OrderBy, Receipt, Result, SnapshotGrid, StateDefinition,
-    StateSettings, Storage, SystemClock, VacuumReport, duration_text, parse_duration,
-    validate_state_name,
+    MaintenanceSettings, ManualClock, OrderBy, Receipt, RemoteSettings, Result, SnapshotGrid,
+    StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, VacuumReport,
+    duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, GridReport,

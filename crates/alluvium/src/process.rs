@@ -167,6 +167,7 @@ impl Draft {
         let given = match value {
             toml::Value::Integer(number) => number.to_string(),
             toml::Value::String(text) => text.clone(),
+            toml::Value::Boolean(choice) => choice.to_string(),
             other => {
                 return Err(Error::invalid(format!(
                     "{label}: {name} is a {}; {}",
@@ -237,6 +238,7 @@ fn set(
             };
             Value::Number(Number::from(number.ok_or_else(wrong)?))
         }
+        Value::Bool(_) => Value::Bool(given.parse().map_err(|_| wrong())?),
         _ if name == "durability" && !["fsync", "os"].contains(&given) => return Err(wrong()),
         _ => Value::String(given.to_owned()),
     };
@@ -256,6 +258,7 @@ fn wanted(name: &str, default: &Value) -> &'static str {
             "write milliseconds, or a span such as 90s or 15m"
         }
         Value::Number(_) => "write a whole number from 0 up",
+        Value::Bool(_) => "write true or false",
         _ => "write a text",
     }
 }
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn the_environment_counts_before_the_file_and_the_file_before_the_defaults() {
         let text = "store = \"s3://bucket/state\"\ndurability = \"os\"\ntail_bytes = \"1GiB\"\nbatch_rows = 77\nmax_staleness_ms = \"2s\"\n\
-                    [layout]\nfile_rows = 1000\n";
+                    [layout]\nfile_rows = 1000\n[remote]\nendpoint = \"https://s3.example.org\"\nallow_http = true\n";
         let environment = [
             ("ALLUVIUM_TAIL_BYTES", "3 MB"),
             ("ALLUVIUM_LAYOUT_LOOKUP_ROWS", "5"),
@@ -312,6 +315,8 @@ mod tests {
             ("ALLUVIUM_CASES", "1..2"),
             ("ALLUVIUM_ROW_CACHE_BYTES", "0"),
             ("ALLUVIUM_SPILL_DIR", "/var/tmp"),
+            ("ALLUVIUM_REMOTE_REGION", "eu-west-1"),
+            ("ALLUVIUM_REMOTE_ALLOW_HTTP", "false"),
         ];
         let loaded = load(text, &environment).unwrap();
         let mut expected = StoreSettings {
@@ -325,6 +330,8 @@ mod tests {
         };
         expected.layout.file_rows = 1_000;
         expected.layout.lookup_rows = 5;
+        expected.remote.endpoint = Some("https://s3.example.org".to_owned());
+        expected.remote.region = Some("eu-west-1".to_owned());
         assert_eq!(loaded.settings, expected);
         assert_eq!(loaded.store.as_deref(), Some("s3://bucket/state"));
         let source = |name: &str| loaded.named().find(|known| known.name == name).unwrap().source;
@@ -360,6 +367,10 @@ mod tests {
             ("partitions = 0", &["partitions is 0"]),
             ("partitions = \"two\"", &["whole number"]),
             ("durability = \"maybe\"", &["fsync or os"]),
+            ("durability = true", &["fsync or os"]),
+            ("[remote]\nallow_http = \"perhaps\"", &["remote.allow_http", "true or false"]),
+            ("[remote]\npart_bytes = \"1MiB\"", &["remote.part_bytes", "5MiB"]),
+            ("[remote]\nsecret = \"s\"", &["\"remote.secret\"", "remote.endpoint"]),
             ("max_staleness_ms = \"soon\"", &["90s"]),
             ("layout = 3", &["no setting \"layout\"", "layout.file_rows"]),
             ("[layout]\nrows = 3", &["\"layout.rows\""]),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_log::{
-    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache, Result,
-    StateDefinition, StateSettings, Storage, SystemClock,
+    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache, RemoteSettings,
+    Result, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock,
 };
 use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
@@ -61,6 +61,8 @@ pub struct StoreSettings {
     pub tidy_after_commits: u64,
     /// How snapshots are laid out.
     pub layout: LayoutSettings,
+    /// How object stores are reached.
+    pub remote: RemoteSettings,
     /// The folder for what is spilled; the system's own when not given.
     pub spill_dir: Option<std::path::PathBuf>,
 }
@@ -81,6 +83,7 @@ impl Default for StoreSettings {
             materialize_after_rows: 1_048_576,
             tidy_after_commits: 512,
             layout: LayoutSettings::default(),
+            remote: RemoteSettings::default(),
             spill_dir: None,
         }
     }
@@ -91,6 +94,7 @@ impl StoreSettings {
     pub fn validate(&self) -> Result<()> {
         self.fold().validate()?;
         self.layout.validate()?;
+        self.remote.validate()?;
         if self.partitions == 0 {
             return Err(Error::invalid("partitions is 0: a scan needs at least one"));
         }
@@ -152,7 +156,10 @@ impl StoreBuilder {
         self.settings.validate()?;
         let storage = match self.storage {
             Some(storage) => storage,
-            None => Storage::open(&self.uri, self.settings.durability)?,
+            None => {
+                let options = StorageOptions::from_process(self.settings.remote.clone());
+                Storage::open_with(&self.uri, self.settings.durability, &options)?
+            }
         };
         let footers = FooterCache::new(self.settings.footer_cache_bytes);
         let pages = PageCache::new(self.settings.page_cache_bytes);
@@ -186,7 +193,8 @@ struct StoreInner {
 }
 
 impl Store {
-    /// Opens the store at a URI: a folder, made when it doesn't exist, or `memory://`.
+    /// Opens the store at a URI: a folder, made when it doesn't exist, `memory://`, or a folder of an object store such as
+    /// `s3://bucket/dir` ([`Storage::open`]).
     pub async fn open(uri: &str) -> Result<Self> {
         Self::builder(uri).open().await
     }

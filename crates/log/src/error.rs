@@ -140,6 +140,9 @@ impl From<object_store::Error> for Error {
             object_store::Error::NotFound { ref path, .. } => {
                 Self::new(ErrorKind::NotFound, format!("no such file: {path}")).with_source(error)
             }
+            object_store::Error::NotSupported { ref source } => {
+                Self::new(ErrorKind::Unsupported, source.to_string()).with_source(error)
+            }
             other => Self::new(ErrorKind::Storage, "the storage failed").with_source(other),
         }
     }

@@ -85,7 +85,7 @@ pub use settings::{
     GridLevel, LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings,
     SnapshotGrid, duration_text, parse_duration,
 };
-pub use storage::{Durability, Storage, validate_state_name};
+pub use storage::{Durability, RemoteSettings, Storage, StorageOptions, validate_state_name};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
     FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins,

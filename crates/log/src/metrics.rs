@@ -24,3 +24,8 @@ pub const PAGE_CACHE_MISSES: &str = "alluvium_page_cache_misses_total";
 pub const PAGE_CACHE_EVICTIONS: &str = "alluvium_page_cache_evictions_total";
 /// Bytes of decoded pages in memory.
 pub const PAGE_CACHE_BYTES: &str = "alluvium_page_cache_bytes";
+/// Requests to object stores, also those that were sent again, by `method` and `outcome`. Sent again are `throttled`, `failed`,
+/// `unreachable`, and, of what only reads, `timeout` and `broken`.
+pub const STORE_REQUESTS: &str = "alluvium_store_requests_total";
+/// Seconds from sending a request to an object store until its answer begins, by `method`.
+pub const STORE_REQUEST_SECONDS: &str = "alluvium_store_request_seconds";

@@ -9,6 +9,7 @@ mod expire;
 mod input;
 mod leader;
 mod maintain;
+mod objects;
 mod operator;
 mod ordering;
 mod performance;

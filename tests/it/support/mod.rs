@@ -4,4 +4,5 @@ pub(crate) mod answers;
 pub(crate) mod delta;
 pub(crate) mod faults;
 pub(crate) mod rows;
+pub(crate) mod s3;
 pub(crate) mod stores;

@@ -27,14 +27,18 @@ pub(crate) fn settings() -> StoreSettings {
     StoreSettings { durability: Durability::Os, ..StoreSettings::default() }
 }
 
-/// A store in a folder of its own, which vanishes with the value.
+/// A store in a folder of its own, which vanishes with the value; with `ALLUVIUM_TEST_STORE=s3://bucket/dir` in a folder of a bucket,
+/// for those tests that look at a store through the library alone.
 pub(crate) struct Home {
     pub(crate) folder: TempDir,
+    remote: Option<String>,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        let bucket = std::env::var("ALLUVIUM_TEST_STORE").ok();
+        let remote = bucket.map(|uri| format!("{uri}/{:016x}", rand::random::<u64>()));
+        Self { folder: tempfile::tempdir().unwrap(), remote }
     }
 
     /// The store by a clock that the test moves.
@@ -44,6 +48,9 @@ impl Home {
     }
 
     pub(crate) fn uri(&self) -> String {
+        if let Some(uri) = &self.remote {
+            return uri.clone();
+        }
         self.folder.path().to_str().unwrap().to_owned()
     }
 
@@ -58,6 +65,7 @@ impl Home {
 
     /// The folder of one of a state's tables.
     pub(crate) fn table(&self, state: &str, table: &str) -> std::path::PathBuf {
+        assert!(self.remote.is_none(), "this test looks at the files of a folder: leave it out");
         self.folder.path().join(state).join(table)
     }
 

@@ -42,7 +42,7 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "alluvium", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// The store: a folder, or file:///folder [env: ALLUVIUM_STORE]
+    /// The store: a folder, file:///folder, s3://bucket/folder, az:// or gs:// [env: ALLUVIUM_STORE]
     #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// The file of settings; ./alluvium.toml if it is there [env: ALLUVIUM_CONFIG]

@@ -1,7 +1,12 @@
 //! Where a store lies: from a URI to an object store.
 
+mod cloud;
+mod guard;
 mod local;
+mod options;
 mod probe;
+#[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
+mod requests;
 mod view;
 mod warm;
 #[cfg(unix)]
@@ -15,8 +20,10 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 
+pub(crate) use guard::GuardedStore;
 pub use local::Durability;
 use local::local_store;
+pub use options::{RemoteSettings, StorageOptions};
 pub(crate) use probe::FolderProbe;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -28,13 +35,32 @@ pub struct Storage {
     label: String,
     /// The folder, when it is one of this machine.
     folder: Option<PathBuf>,
+    /// The store again, when it has to be made sure of before it is written to.
+    guard: Option<Arc<GuardedStore>>,
 }
 
 impl Storage {
-    /// Opens the store at a URI: a folder (`./dir`, `/dir`, `file:///dir`, made when it doesn't exist), or `memory://` (new and empty).
+    /// Opens the store at a URI: a folder (`./dir`, `/dir`, `file:///dir`, made when it doesn't exist), `memory://` (new and empty), or
+    /// a folder of an object store (`s3://bucket/dir`, `az://container/dir`, `gs://bucket/dir`, each behind the feature `s3`, `azure` or
+    /// `gcs`), which is reached by the environment's variables (`AWS_*`, `AZURE_*`, `GOOGLE_*`).
     ///
     /// A text without `scheme://` is a path taken literally: spaces, `%`, `#` and `?` stand for themselves.
     pub fn open(uri: &str, durability: Durability) -> Result<Self> {
+        let options = || StorageOptions::from_process(RemoteSettings::default());
+        Self::open_by(uri, durability, options)
+    }
+
+    /// The same with options of how object stores are reached. Durability is a matter of local disks: a write that an object store
+    /// acknowledges is durable.
+    pub fn open_with(uri: &str, durability: Durability, options: &StorageOptions) -> Result<Self> {
+        Self::open_by(uri, durability, || options.clone())
+    }
+
+    fn open_by(
+        uri: &str,
+        durability: Durability,
+        options: impl FnOnce() -> StorageOptions,
+    ) -> Result<Self> {
         if uri.is_empty() {
             return Err(Error::invalid("the store's URI is empty: give a folder or memory://"));
         }
@@ -53,12 +79,18 @@ impl Storage {
                     })?;
                 Self::open_folder(path, durability)
             }
-            Some((scheme, _)) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{uri}: this build has no store for {scheme}://; use a folder, file:// or memory://"
-                ),
-            )),
+            Some((scheme, _)) => match cloud::Service::of_scheme(scheme) {
+                Some(service) => {
+                    let (root, label) = cloud::open(service, uri, &options())?;
+                    Ok(Self { root: root.clone(), label, folder: None, guard: Some(root) })
+                }
+                None => Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "there is no store for {scheme}://; use a folder, file://, memory://, s3://, az:// or gs://"
+                    ),
+                )),
+            },
         }
     }
 
@@ -73,12 +105,19 @@ impl Storage {
             Error::new(ErrorKind::Storage, format!("the store {label} can't be followed"))
                 .with_source(error)
         })?;
-        Ok(Self { root, label, folder: Some(folder) })
+        Ok(Self { root, label, folder: Some(folder), guard: None })
     }
 
-    /// A store over any object store, which must support put-if-absent.
+    /// A store over any object store, which must support put-if-absent. It is taken as it is.
     pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
-        Self { root, label: label.to_owned(), folder: None }
+        Self { root, label: label.to_owned(), folder: None, guard: None }
+    }
+
+    /// A store over an object store across a network, as one that [`Storage::open`] makes of a URI: before the first write
+    /// put-if-absent is tried, and a store that doesn't keep it is refused; a lost reply is no failure; large files go in parts.
+    pub fn from_remote_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
+        let root = Arc::new(GuardedStore::new(root, guard::guard_for(label)));
+        Self { root: root.clone(), label: label.to_owned(), folder: None, guard: Some(root) }
     }
 
     /// The same store to read, as it was when the log of a state ended with this commit: what lies before a commit that is
@@ -87,7 +126,7 @@ impl Storage {
         let log = Path::from(crate::log::log_path(state));
         let view = view::LogView::new(self.root.clone(), &log, commit);
         let label = format!("{} (up to commit {commit} of {state})", self.label);
-        Self { root: Arc::new(view), label, folder: None }
+        Self { root: Arc::new(view), label, folder: None, guard: None }
     }
 
     /// The object store of the whole store.
@@ -103,6 +142,11 @@ impl Storage {
     /// Whether a look at a file's metadata costs microseconds rather than a request.
     pub(crate) fn is_local(&self) -> bool {
         self.folder.is_some()
+    }
+
+    /// What has to be made sure of before the store is written to.
+    pub(crate) fn guard(&self) -> Option<Arc<GuardedStore>> {
+        self.guard.clone()
     }
 
     /// A probe of the folder of a table's commits, where the store is a folder.

@@ -31,6 +31,10 @@ impl Table {
         mut decide: impl FnMut(&TableState, i64) -> Result<Attempt<T>>,
     ) -> Result<Outcome<T>> {
         let _alone = self.committing.lock().await;
+        if let Some(guard) = &self.guard {
+            // Before anything is sent: what fails here has no outcome that is unknown.
+            guard.prove().await.map_err(|error| self.placed(error.into()))?;
+        }
         self.verify_identity().await?;
         let id = format!("{:032x}", rand::rng().random::<u128>());
         let mut note = note;
@@ -99,6 +103,7 @@ impl Table {
                 Err(
                     error @ (object_store::Error::PermissionDenied { .. }
                     | object_store::Error::Unauthenticated { .. }
+                    | object_store::Error::NotSupported { .. }
                     | object_store::Error::InvalidPath { .. }),
                 ) if last_error.is_none() => return Err(self.placed(error.into())),
                 Err(error) => {

@@ -30,7 +30,7 @@ use tokio::sync::Mutex;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::storage::Storage;
+use crate::storage::{GuardedStore, Storage};
 pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
@@ -76,6 +76,8 @@ pub struct Table {
     app_ids: Vec<String>,
     check_identity: bool,
     probe: Option<Arc<probe::CommitProbe>>,
+    /// What must be made sure of before a commit.
+    guard: Option<Arc<GuardedStore>>,
     transactions_complete: AtomicBool,
     /// Progress of applications that a checkpoint holds, read on demand.
     older_transactions: RwLock<HashMap<String, Option<i64>>>,
@@ -104,6 +106,7 @@ impl Table {
             app_ids: app_ids.iter().chain(&[VACUUM_APP_ID]).map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
             probe: storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new),
+            guard: storage.guard(),
             transactions_complete: AtomicBool::new(true),
             older_transactions: RwLock::new(HashMap::new()),
             checkpointed: AtomicI64::new(0),
