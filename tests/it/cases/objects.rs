@@ -78,9 +78,8 @@ async fn obj_03_put_if_absent_is_tried_once_in_a_process_and_never_to_read() {
     let server = S3Server::start();
     by_version(&open(&server).await, "s").await;
     let tried = |requests: &[String]| {
-        let on_probe = |request: &&String| {
-            request.starts_with("PUT") && request.contains("_alluvium/probe")
-        };
+        let on_probe =
+            |request: &&String| request.starts_with("PUT") && request.contains("_alluvium/probe");
         requests.iter().filter(on_probe).count()
     };
     let first = server.take_requests();

