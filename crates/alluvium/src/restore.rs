@@ -97,7 +97,7 @@ impl RawState {
     pub async fn restore(&self, options: &RestoreOptions) -> Result<RestoreReport> {
         let id = match &options.id {
             Some(id) => checked_id(id)?.to_owned(),
-            None => format!("{:032x}", rand::random::<u128>()),
+            None => format!("{:032x}", alluvium_log::random::<u128>()),
         };
         let mut report = RestoreReport {
             state: self.name().to_owned(),

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rand::Rng;
-
 use crate::error::{Error, Result};
 
 /// Where time comes from. Tests bring their own.
@@ -82,7 +80,7 @@ const MAX_STEP_BACK_MICROS: i64 = 3_600_000_000;
 impl HybridClock {
     /// A clock for one writer, with random writer bits.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let writer = rand::rng().random_range(0..1_i64 << WRITER_BITS);
+        let writer = crate::random::random::<i64>() & ((1 << WRITER_BITS) - 1);
         Self { clock, last: AtomicI64::new(0), last_arrival: AtomicI64::new(i64::MIN), writer }
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
-use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{DT, STATE_VALUE, log_schema};
@@ -77,8 +76,7 @@ impl StateDefinition {
 
     /// The metadata of a new log table.
     pub(crate) fn new_metadata(&self, now_ms: i64) -> Result<TableMetadata> {
-        let mut rng = rand::rng();
-        let (high, low): (u64, u64) = (rng.random(), rng.random());
+        let (high, low): (u64, u64) = (crate::random::random(), crate::random::random());
         // A random (version 4) UUID, as Delta asks for.
         let id = format!(
             "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",

@@ -49,6 +49,7 @@ mod key;
 mod log;
 pub mod metrics;
 mod order;
+mod random;
 mod read;
 mod required;
 mod rows;
@@ -74,6 +75,7 @@ pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
 pub use key::{decode_key, encode_key, integer_key_part};
 pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};
+pub use random::{random, seed_randomness};
 pub use read::{
     BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, DEFAULT_PAGE_CACHE_BYTES, FieldBounds, FieldValue,
     FooterCache, KeyFilter, KnownRow, LookupFile, PageCache, PageCacheStats, ReadHints, ReadSpec,

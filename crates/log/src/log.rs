@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use parking_lot::{Mutex, RwLock};
-use rand::Rng;
 
 use crate::clock::{Clock, HybridClock, SystemClock};
 use crate::definition::StateDefinition;
@@ -174,7 +173,7 @@ impl Log {
                 definition: RwLock::new((state.version, Arc::new(definition))),
                 versions: HybridClock::new(options.clock.clone()),
                 options,
-                writer: rand::rng().random(),
+                writer: crate::random::random(),
                 appends: AtomicU64::new(0),
                 committer: tokio::sync::OnceCell::new(),
                 owned: Mutex::new(BTreeMap::new()),

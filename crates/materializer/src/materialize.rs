@@ -8,7 +8,6 @@ use alluvium_log::{
     Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use rand::Rng;
 use serde::Serialize;
 
 use crate::effect::{drop_ineffective, may_be_late};
@@ -284,7 +283,7 @@ fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
         schema: snapshot_file_schema(&work.definition.stored_fields()),
         tier,
         log_commit: work.to,
-        run_id: format!("{:020}-{:016x}", work.to, rand::rng().random::<u64>()),
+        run_id: format!("{:020}-{:016x}", work.to, alluvium_log::random::<u64>()),
     }
 }
 

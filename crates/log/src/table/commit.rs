@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{ObjectStore, PutMode, PutOptions};
-use rand::Rng;
 
 use super::state::TableState;
 use super::{Action, Attempt, CommitInfo, Outcome, Table, commit_path, delta};
@@ -36,7 +35,7 @@ impl Table {
             guard.prove().await.map_err(|error| self.placed(error.into()))?;
         }
         self.verify_identity().await?;
-        let id = format!("{:032x}", rand::rng().random::<u128>());
+        let id = format!("{:032x}", crate::random::random::<u128>());
         let mut note = note;
         note.insert("id".to_owned(), serde_json::Value::String(id.clone()));
         let mut stuck = 0;
@@ -152,6 +151,6 @@ async fn back_off(attempt: u32) {
         return;
     }
     let ceiling_ms = 1_u64 << attempt.min(6);
-    let wait_ms = rand::rng().random_range(0..=ceiling_ms);
+    let wait_ms = crate::random::random::<u64>() % (ceiling_ms + 1);
     tokio::time::sleep(Duration::from_millis(wait_ms)).await;
 }

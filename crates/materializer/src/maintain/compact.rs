@@ -21,7 +21,6 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{DayPlan, Rules, Run, plan};
@@ -160,7 +159,7 @@ async fn compact_day(
         log,
         day: &day.day,
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
-        run: format!("{:016x}", rand::rng().random::<u64>()),
+        run: format!("{:016x}", alluvium_log::random::<u64>()),
     };
     let rows = merged_rows(log, state, &day.runs, options).await?;
     let mut added = Vec::new();

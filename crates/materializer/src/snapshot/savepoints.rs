@@ -191,7 +191,7 @@ impl Snapshot {
             made_ms: state.made_ms().unwrap_or(0),
             is_grid: false,
             log_id: self.inner.log.state().metadata.id.clone(),
-            id: format!("{:032x}", rand::random::<u128>()),
+            id: format!("{:032x}", alluvium_log::random::<u128>()),
             released_ms: None,
             files: state.files().map(|file| PinnedFile::of(file)).collect(),
         }
