@@ -28,6 +28,9 @@ pub(crate) struct EmbeddedSettings {
     pub(crate) tidy_after_commits: u64,
 }
 
+/// Merges of another engine this old keep ours in the background off no longer: one day.
+const REWRITTEN_LATELY_MS: i64 = 86_400_000;
+
 type Shared = Weak<dyn Any + Send + Sync>;
 
 /// What all handles on one state of a store share beside its tables.
@@ -105,10 +108,18 @@ impl RawState {
     }
 
     async fn tidy(&self, has_many_commits: bool) -> Result<()> {
-        if !has_many_commits {
+        // What both merge at once would lie there twice until a merge of ours finds it.
+        if !has_many_commits || self.is_rewritten_elsewhere() {
             return self.materialize(false).await.map(drop);
         }
         self.maintain(&[MaintainStep::Materialize, MaintainStep::Compact], false).await.map(drop)
+    }
+
+    /// Whether another engine has rewritten files of the log lately, and so may be at it again.
+    fn is_rewritten_elsewhere(&self) -> bool {
+        let last = self.log.state().rewritten_elsewhere_ms();
+        let now = self.log.clock().now_ms();
+        last.is_some_and(|last| now.saturating_sub(last) < REWRITTEN_LATELY_MS)
     }
 
     /// The state's name.

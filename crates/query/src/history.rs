@@ -18,6 +18,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use crate::basis::Basis;
+use crate::distinct::distinct;
 use crate::point::Point;
 use crate::reader::Reader;
 
@@ -155,7 +156,7 @@ impl Reader {
         let spec = ReadSpec { payload, filter };
         let files = log_files(&basis.log, &spec.filter);
         let spec = &spec;
-        let batches: Vec<Vec<RecordBatch>> = stream::iter(files)
+        let batches: Vec<Vec<RecordBatch>> = stream::iter(files.clone())
             .map(|file| {
                 async move {
                     read_file(self.log_table(), &file, spec, self.footers())
@@ -169,7 +170,7 @@ impl Reader {
             .try_collect()
             .await?;
         let batches: Vec<RecordBatch> = batches.into_iter().flatten().collect();
-        let rows = concat_batches(&spec.schema(), &batches)?;
+        let rows = distinct(concat_batches(&spec.schema(), &batches)?, &files)?;
         if rows.num_rows() == 0 {
             return Ok(None);
         }

@@ -44,6 +44,7 @@
 
 mod basis;
 mod diff;
+mod distinct;
 mod feed;
 mod history;
 mod horizon;

@@ -6,6 +6,7 @@ mod concurrency;
 mod embedded;
 mod ergonomics;
 mod expire;
+mod foreign;
 mod input;
 mod leader;
 mod maintain;

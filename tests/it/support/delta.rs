@@ -25,7 +25,11 @@ pub(crate) async fn open_at(folder: &Path, version: i64) -> DeltaTable {
 
 /// Bin-packs the small files of a table by delta-rs; true when that made a commit.
 pub(crate) async fn optimize(folder: &Path, target_bytes: u64) -> bool {
-    let table = open(folder).await;
+    optimize_from(open(folder).await, target_bytes).await
+}
+
+/// The same by a handle that may have read the table some time ago.
+pub(crate) async fn optimize_from(table: DeltaTable, target_bytes: u64) -> bool {
     let before = table.version();
     let target = NonZeroU64::new(target_bytes).unwrap();
     let (table, _) =

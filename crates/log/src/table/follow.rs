@@ -28,7 +28,7 @@ impl Table {
     /// Reads commits until there is none.
     pub(super) async fn catch_up(&self) -> Result<()> {
         let before = self.state();
-        let mut state = (*before).clone();
+        let mut state = (*before).clone().unpuzzled();
         let is_torn = loop {
             let next = state.version + 1;
             let (found, is_beyond) =
@@ -37,11 +37,28 @@ impl Table {
             state = state.apply(next, &actions).map_err(|e| self.placed(e))?;
         };
         let next = state.version + 1;
+        if state.is_puzzled() {
+            state = self.looked_up(state).await?;
+        }
         if state.version > before.version {
             self.publish(Arc::new(state)).await?;
         }
         self.note_seen();
         if is_torn { self.look_over_gap(next).await } else { Ok(()) }
+    }
+
+    /// The same state, or a newer one, made of what the log tells further back: another engine moved rows of files that had gone
+    /// before what is remembered here. What the log doesn't tell any more stays unknown.
+    async fn looked_up(&self, state: TableState) -> Result<TableState> {
+        let loaded = self.load().await?;
+        Ok(match loaded {
+            Some(loaded)
+                if loaded.metadata.id == state.metadata.id && loaded.version >= state.version =>
+            {
+                loaded
+            }
+            _ => state,
+        })
     }
 
     fn note_seen(&self) {

@@ -61,7 +61,7 @@ impl Table {
                     let farthest = origins.last().filter(|last| *last != origin);
                     if state.has_unknown_commits()
                         && let Some(farthest) = farthest
-                        && let Ok(more) = self.load_origin(*farthest, version).await
+                        && let Ok(more) = self.load_whole(*farthest, version).await
                     {
                         return Ok((*farthest, more));
                     }
@@ -77,8 +77,23 @@ impl Table {
     }
 
     pub(super) async fn load_origin(&self, origin: Origin, version: i64) -> Result<TableState> {
+        self.load_after(origin, version, |state| state).await
+    }
+
+    /// The same, knowing all files that were rewritten since.
+    async fn load_whole(&self, origin: Origin, version: i64) -> Result<TableState> {
+        let state = self.load_after(origin, version, TableState::remembering).await?;
+        Ok(state.forgetting())
+    }
+
+    async fn load_after(
+        &self,
+        origin: Origin,
+        version: i64,
+        begun: impl FnOnce(TableState) -> TableState,
+    ) -> Result<TableState> {
         match origin {
-            Origin::First => self.replay(TableState::empty(), 0, version).await,
+            Origin::First => self.replay(begun(TableState::empty()), 0, version).await,
             Origin::Checkpoint(at) => {
                 let loaded = match self.access.load_checkpoint(at).await {
                     Some(loaded) => loaded,
@@ -90,7 +105,7 @@ impl Table {
                 // A checkpoint has no time; the commit that it stands for has, while it is kept.
                 let commit = self.read_commit(at).await?.unwrap_or_default();
                 let state = TableState::loaded(loaded).made_at(commit_time(&commit));
-                self.replay(state, at + 1, version).await
+                self.replay(begun(state), at + 1, version).await
             }
         }
     }

@@ -9,11 +9,13 @@ mod checkpoint;
 mod cleanup;
 mod commit;
 mod delta;
+mod file_stats;
 mod follow;
 mod gap;
 mod listing;
 mod load;
 mod model;
+mod moved;
 mod probe;
 mod state;
 mod vacuum;
@@ -35,11 +37,12 @@ pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
 use delta::DeltaAccess;
+pub use file_stats::FileStats;
 pub use model::{
     Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
     TAG_RUN, TAG_SORTED, TableMetadata,
 };
-pub use state::{CommitSpan, DataFile, FileCommits, FileStats, TableState};
+pub use state::{CommitSpan, DataFile, FileCommits, TableState};
 pub use vacuum::{Pins, VACUUM_APP_ID, VacuumOptions, VacuumReport};
 
 /// What a commit's closure decides on the state before it.

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdMap};
 
 use super::delta::Loaded;
+use super::file_stats::FileStats;
 use super::model::{
     Action, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_SORTED,
     TableMetadata,
 };
+use super::moved::{MovedFiles, Removals};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::REWRITER_APP_ID;
 
 /// A span of commits, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,11 @@ pub struct CommitSpan {
 impl CommitSpan {
     fn one(commit: i64) -> Self {
         Self { low: commit, high: commit }
+    }
+
+    /// Any commit up to this one: the first one creates the table, and has no rows.
+    fn up_to(commit: i64) -> Self {
+        Self { low: commit.min(1), high: commit }
     }
 
     fn join(self, other: Self) -> Self {
@@ -83,6 +91,8 @@ pub struct DataFile {
     pub commits: FileCommits,
     /// The table version whose commit told this much of it; of a table loaded from a checkpoint, that checkpoint's.
     pub(super) since: i64,
+    /// Whether another engine wrote it in such a way that some of its rows may lie in other files of the day too, or in it twice.
+    pub(super) may_double: bool,
     /// Statistics, read from the log once.
     pub stats: FileStats,
 }
@@ -95,8 +105,20 @@ impl DataFile {
             add: Arc::new(add),
             commits: FileCommits::All(CommitSpan::one(i64::MAX)),
             since: i64::MAX,
+            may_double: false,
             stats,
         }
+    }
+
+    /// Whether rows of this file may be there a second time, in other files of its day or in itself: another engine merged files
+    /// that somebody else had merged already. Rows that are the same in everything are one row then.
+    pub fn may_double_rows(&self) -> bool {
+        self.may_double
+    }
+
+    /// Whether all rows are of the one commit that the file's tag names: it was appended, and never rewritten.
+    pub fn is_as_appended(&self) -> bool {
+        self.add.tags.contains_key(TAG_COMMIT)
     }
 
     /// Whether the rows are known to be sorted by key and order.
@@ -121,57 +143,6 @@ impl DataFile {
     }
 }
 
-/// Bounds of a file's rows. A bound that is not there is not known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FileStats {
-    /// How many rows.
-    pub rows: Option<u64>,
-    /// No key is less.
-    pub min_key: Option<String>,
-    /// No key is greater.
-    pub max_key: Option<String>,
-    /// No version is less.
-    pub min_version: Option<i64>,
-    /// No version is greater.
-    pub max_version: Option<i64>,
-    /// No event time is less, in microseconds.
-    pub min_event_time: Option<i64>,
-    /// No event time is greater, in microseconds.
-    pub max_event_time: Option<i64>,
-}
-
-impl FileStats {
-    /// Reads Delta's statistics; what is not understood is not known.
-    ///
-    /// `trusted` says that the file is ours, so that a long maximum key is whole or left out, never cut.
-    pub fn parse(json: Option<&str>, trusted: bool) -> Self {
-        let Some(value) =
-            json.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
-        else {
-            return Self::default();
-        };
-        let (min, max) = (&value["minValues"], &value["maxValues"]);
-        let text = |v: &serde_json::Value| v.as_str().map(str::to_owned);
-        Self {
-            rows: value["numRecords"].as_u64(),
-            min_key: text(&min[crate::STATE_KEY]),
-            // Engines cut long strings down; only some of them mark a cut maximum with a last character
-            // that sorts high. A maximum that may have been cut is not a bound for us.
-            max_key: text(&max[crate::STATE_KEY]).filter(|key| trusted || key.len() < 32),
-            min_version: min[crate::VERSION].as_i64(),
-            max_version: max[crate::VERSION].as_i64(),
-            // Times in statistics are cut to milliseconds by some writers, so widen by one.
-            min_event_time: time(&min[crate::EVENT_TIME]),
-            max_event_time: time(&max[crate::EVENT_TIME]).map(|t| t.saturating_add(999)),
-        }
-    }
-}
-
-fn time(value: &serde_json::Value) -> Option<i64> {
-    let text = value.as_str()?;
-    chrono::DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_micros())
-}
-
 type FileKey = (i64, Arc<str>);
 
 /// A table at one version.
@@ -188,6 +159,18 @@ pub struct TableState {
     files: OrdMap<FileKey, Arc<DataFile>>,
     places: HashMap<Arc<str>, i64>,
     transactions: HashMap<Arc<str>, i64>,
+    moved: MovedFiles,
+    /// When another engine last rewrote files, as far as the commits read here tell.
+    rewritten_elsewhere_ms: Option<i64>,
+    /// Whether a commit removed files of which nothing is known any more, while it moved their rows.
+    is_puzzled: bool,
+}
+
+/// What is known of a file beside what its commit says of it.
+struct Told {
+    commits: FileCommits,
+    since: i64,
+    may_double: bool,
 }
 
 impl TableState {
@@ -207,7 +190,20 @@ impl TableState {
             files: OrdMap::new(),
             places: HashMap::new(),
             transactions: HashMap::new(),
+            moved: MovedFiles::new(),
+            rewritten_elsewhere_ms: None,
+            is_puzzled: false,
         }
+    }
+
+    /// The same, remembering all files that are rewritten.
+    pub(super) fn remembering(self) -> Self {
+        Self { moved: self.moved.unlimited(), ..self }
+    }
+
+    /// The same, remembering only the last ones of them.
+    pub(super) fn forgetting(self) -> Self {
+        Self { moved: self.moved.limited(), ..self }
     }
 
     /// The state that a checkpoint and the commits after it gave.
@@ -219,9 +215,10 @@ impl TableState {
             state.transactions.insert(Arc::from(app_id), last);
         }
         for add in files {
-            let commits = tagged_commits(&add)
-                .unwrap_or(FileCommits::All(CommitSpan { low: 0, high: version }));
-            state.insert(Arc::new(add), commits, version);
+            let tagged = tagged_commits(&add);
+            let may_double = tagged.is_none();
+            let commits = tagged.unwrap_or(FileCommits::All(CommitSpan::up_to(version)));
+            state.insert(Arc::new(add), Told { commits, since: version, may_double });
         }
         state
     }
@@ -262,6 +259,21 @@ impl TableState {
         self.files.values().any(|file| !file.commits.are_exact())
     }
 
+    /// Whether commits were applied that move rows of files of which nothing is known here.
+    pub(super) fn is_puzzled(&self) -> bool {
+        self.is_puzzled
+    }
+
+    /// The same, as the beginning of what is to be applied.
+    pub(super) fn unpuzzled(self) -> Self {
+        Self { is_puzzled: false, ..self }
+    }
+
+    /// When another engine last rewrote files of the table, in milliseconds since 1970, as far as the commits read here tell.
+    pub fn rewritten_elsewhere_ms(&self) -> Option<i64> {
+        self.rewritten_elsewhere_ms
+    }
+
     /// The files, those of the oldest commits first.
     pub fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
         self.files.values()
@@ -293,15 +305,17 @@ impl TableState {
         self.transactions.keys().map(|id| &**id)
     }
 
-    fn insert(&mut self, add: Arc<FileAdd>, commits: FileCommits, since: i64) {
+    fn insert(&mut self, add: Arc<FileAdd>, told: Told) {
         let path: Arc<str> = Arc::from(add.path.as_str());
         if let Some(high) = self.places.get(&path).copied() {
             self.files.remove(&(high, path.clone()));
         }
+        let Told { commits, since, may_double } = told;
         let high = commits.span().high;
         let stats = FileStats::parse(add.stats.as_deref(), add.tags.contains_key(TAG_SORTED));
+        let file = DataFile { add, commits, since, may_double, stats };
         self.places.insert(path.clone(), high);
-        self.files.insert((high, path), Arc::new(DataFile { add, commits, since, stats }));
+        self.files.insert((high, path), Arc::new(file));
     }
 
     fn take(&mut self, path: &str) -> Option<Arc<DataFile>> {
@@ -313,30 +327,65 @@ impl TableState {
     pub(super) fn apply(&self, version: i64, actions: &[Action]) -> Result<Self> {
         let mut next = self.clone();
         next.version = version;
-        let mut timestamp = None;
-        let mut removed: Vec<Arc<DataFile>> = Vec::new();
+        let (mut timestamp, mut is_ours, mut moves) = (None, false, false);
+        let mut removals = Removals::default();
         for action in actions {
             match action {
                 Action::Info(info) => timestamp = info.timestamp_ms,
                 Action::Protocol(protocol) => next.protocol = protocol.clone(),
                 Action::Metadata(metadata) => next.replace_metadata(metadata)?,
                 Action::Transaction { app_id, version } => {
+                    is_ours |= app_id == REWRITER_APP_ID;
                     next.transactions.insert(Arc::from(app_id.as_str()), *version);
                 }
-                Action::Remove(FileRemove { path, .. }) => removed.extend(next.take(path)),
+                Action::Remove(remove) => {
+                    moves |= !remove.data_change;
+                    next.remove(remove, &mut removals);
+                }
                 Action::Add(_) => {}
             }
         }
         for action in actions {
             if let Action::Add(add) = action {
-                let commits = self.commits_of(version, add, &removed);
-                next.insert(add.clone(), commits, self.since(version, add, &removed));
+                next.insert(add.clone(), self.told(version, add, &removals, is_ours));
+                next.is_puzzled |= !is_ours && !add.data_change && removals.is_unknown(add);
             }
         }
         // Effective commit times strictly increase with the version, whatever the clocks of the writers say.
         let floor = self.timestamp_ms.saturating_add(1);
         next.timestamp_ms = timestamp.map_or(floor, |given| given.max(floor));
+        if moves && !is_ours {
+            next.rewritten_elsewhere_ms = Some(next.timestamp_ms);
+        }
         Ok(next)
+    }
+
+    fn remove(&mut self, remove: &FileRemove, removals: &mut Removals) {
+        if let Some(file) = self.take(&remove.path) {
+            if !remove.data_change {
+                self.moved.note(self.version, file.clone());
+            }
+            removals.present.push(file);
+            return;
+        }
+        match self.moved.get(&remove.path) {
+            Some(moved) => removals.gone.push(moved.clone()),
+            None => removals.unknown.push(remove.partition.clone()),
+        }
+    }
+
+    /// What is known of a file that a commit adds.
+    fn told(&self, version: i64, add: &FileAdd, removals: &Removals, is_ours: bool) -> Told {
+        let may_double = match self.file(&add.path) {
+            Some(same) => same.may_double,
+            // Ours are added only if all the files that they replace are there, and hold each row once.
+            None => !is_ours && !add.data_change && removals.doubles(add),
+        };
+        Told {
+            commits: self.commits_of(version, add, removals),
+            since: self.since(version, add, removals),
+            may_double,
+        }
     }
 
     fn replace_metadata(&mut self, metadata: &TableMetadata) -> Result<()> {
@@ -353,20 +402,22 @@ impl TableState {
         Ok(())
     }
 
-    /// From which version on the log must be read for [`Self::commits_of`] to know what it does.
-    fn since(&self, version: i64, add: &FileAdd, removed: &[Arc<DataFile>]) -> i64 {
+    /// From which version on the log must be read for [`Self::told`] to know what it does.
+    fn since(&self, version: i64, add: &FileAdd, removals: &Removals) -> i64 {
         if let Some(same) = self.file(&add.path) {
             return same.since;
         }
-        let untagged =
-            |file: &&Arc<DataFile>| file.add.partition == add.partition && !file.tells_commits();
-        let origins = removed.iter().filter(untagged).filter(|_| !add.data_change);
-        origins.map(|file| file.since).fold(version, i64::min)
+        if add.data_change {
+            return version;
+        }
+        let untagged = removals.of(add).filter(|file| !file.tells_commits());
+        let origins = untagged.map(|file| file.since).chain(removals.first_gone(add));
+        origins.fold(version, i64::min)
     }
 
     /// The commits of an added file's rows: its tag; else the commit that brings the rows; else, for rows that only
     /// moved here, what the files they came from say.
-    fn commits_of(&self, version: i64, add: &FileAdd, removed: &[Arc<DataFile>]) -> FileCommits {
+    fn commits_of(&self, version: i64, add: &FileAdd, removals: &Removals) -> FileCommits {
         if let Some(commits) = tagged_commits(add) {
             return commits;
         }
@@ -376,11 +427,11 @@ impl TableState {
         if add.data_change {
             return FileCommits::All(CommitSpan::one(version));
         }
-        let origins: Vec<_> =
-            removed.iter().filter(|file| file.add.partition == add.partition).collect();
+        let origins: Vec<_> = removals.of(add).collect();
         let spans = origins.iter().map(|file| file.commits.span());
-        let Some(span) = spans.reduce(CommitSpan::join) else {
-            return FileCommits::All(CommitSpan { low: 0, high: version });
+        let span = spans.reduce(CommitSpan::join).filter(|_| !removals.is_unknown(add));
+        let Some(span) = span else {
+            return FileCommits::All(CommitSpan::up_to(version));
         };
         let mut known = BTreeMap::new();
         let mut rest: Option<CommitSpan> = None;

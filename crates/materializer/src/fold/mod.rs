@@ -20,6 +20,7 @@ mod budget;
 mod bytes;
 mod copy;
 mod cursor;
+mod distinct;
 mod keep;
 mod memory;
 mod merge;
@@ -39,6 +40,7 @@ use arrow::record_batch::RecordBatch;
 use futures::stream::BoxStream;
 
 pub use budget::{FoldInput, fold};
+pub(crate) use distinct::distinct;
 pub(crate) use keep::{merge_all, sort_all};
 pub use memory::fold_batches;
 pub use merge::{SortedInput, merge, merge_partly};

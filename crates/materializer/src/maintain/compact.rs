@@ -10,12 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use alluvium_log::{
     APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, Error, FileAdd, FileRemove, FooterCache,
     Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE, StateDefinition,
-    TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet, log_schema, statistics,
-    value_field,
+    TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet, fold_schema, log_schema,
+    statistics, value_field,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{DayPlan, Rules, Run, plan};
 use crate::files::chunks;
-use crate::fold::{BatchStream, FoldSettings, merge_all, sort_all};
+use crate::fold::{BatchStream, FoldSettings, distinct, merge_all, sort_all};
 use crate::inputs::file_stream;
 
 /// Rows of one file of a compacted day at most, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
@@ -161,11 +162,17 @@ async fn compact_day(
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
         run: format!("{:016x}", alluvium_log::random::<u64>()),
     };
-    let rows = merged_rows(log, state, &day.runs, options).await?;
+    let mut rows = merged_rows(log, state, &day.runs, options).await?;
+    let doubled = Arc::new(AtomicU64::new(0));
+    if day.doubles {
+        let definition = log.definition_at(state)?;
+        let schema = fold_schema(&payload(&definition));
+        rows = distinct(rows, schema, doubled.clone());
+    }
     let mut added = Vec::new();
     let written = writer.write(rows, options, &mut added).await;
     let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
-    let complete = match written {
+    let complete = match written.map(|rows| rows + doubled.load(Ordering::Relaxed)) {
         Ok(rows) if rows == expected => Ok(()),
         Ok(rows) => Err(Error::corrupt(format!(
             "the files have {rows} rows, and their statistics say {expected}: nothing was changed"

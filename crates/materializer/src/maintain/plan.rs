@@ -43,6 +43,8 @@ pub(crate) struct DayPlan {
     /// The value of the partition.
     pub(crate) day: String,
     pub(crate) runs: Vec<Run>,
+    /// Rows may be there twice, and are to be there once afterwards.
+    pub(crate) doubles: bool,
 }
 
 /// When merging is worth it.
@@ -61,20 +63,33 @@ pub(crate) struct Rules {
 pub(crate) fn plan(state: &TableState, rules: &Rules) -> Vec<DayPlan> {
     let mut days: BTreeMap<&str, Vec<Arc<DataFile>>> = BTreeMap::new();
     for file in state.files() {
-        let span = file.commits.span();
-        let is_settled = file.commits.are_exact() && span.high <= rules.up_to_commit;
         if let Some(Some(day)) = file.add.partition.get(DT)
-            && is_settled
             && file.stats.rows.is_some()
         {
             days.entry(day).or_default().push(file.clone());
         }
     }
-    let plans = days.into_iter().filter_map(|(day, files)| {
-        let runs = choose(runs_of(files), is_over(day, rules)?, rules.input_bytes);
-        (!runs.is_empty()).then(|| DayPlan { day: day.to_owned(), runs })
-    });
-    plans.collect()
+    days.into_iter().filter_map(|(day, files)| plan_day(day, files, rules)).collect()
+}
+
+fn plan_day(day: &str, files: Vec<Arc<DataFile>>, rules: &Rules) -> Option<DayPlan> {
+    let is_over = is_over(day, rules)?;
+    let is_settled = |file: &Arc<DataFile>| {
+        file.commits.are_exact() && file.commits.span().high <= rules.up_to_commit
+    };
+    let is_doubled = files.iter().any(|file| file.may_double_rows());
+    let (mut settled, unsettled): (Vec<_>, Vec<_>) = files.into_iter().partition(is_settled);
+    let (runs, doubles) = if !is_doubled {
+        (choose(runs_of(settled), is_over, rules.input_bytes), false)
+    } else if unsettled.iter().all(|file| file.is_as_appended()) {
+        // What was appended and never rewritten is nowhere else.
+        settled.retain(|file| !file.is_as_appended());
+        choose_doubled(runs_of(settled), rules.input_bytes)
+    } else {
+        settled.retain(|file| !file.may_double_rows());
+        (choose(runs_of(settled), is_over, rules.input_bytes), false)
+    };
+    (!runs.is_empty()).then(|| DayPlan { day: day.to_owned(), runs, doubles })
 }
 
 /// When a day of the log's partitions is over; `None` when it is no day.
@@ -134,4 +149,25 @@ fn choose(runs: Vec<Run>, is_over: bool, input_bytes: u64) -> Vec<Run> {
     let tells = |run: &Run| run.files.iter().all(|file| file.tells_commits());
     // A file of another engine is rewritten alone too, so that it says itself what only old commits tell.
     if taken.len() > 1 || (is_over && !taken.iter().all(tells)) { taken } else { Vec::new() }
+}
+
+/// The runs to merge of a day in which rows may be twice: all of them at once. Where these are more than fit into memory, first some
+/// of those that hold each row once.
+fn choose_doubled(runs: Vec<Run>, input_bytes: u64) -> (Vec<Run>, bool) {
+    let all: u64 = runs.iter().map(Run::input_bytes).sum();
+    let once = |run: &Run| !run.files.iter().any(|file| file.may_double_rows());
+    let single = runs.iter().filter(|run| once(run)).count();
+    if all <= input_bytes || single < 2 {
+        return (runs, true);
+    }
+    let mut bytes = 0;
+    let mut taken = Vec::new();
+    for run in runs.into_iter().filter(once) {
+        bytes += run.input_bytes();
+        if taken.len() > 1 && bytes > input_bytes {
+            break;
+        }
+        taken.push(run);
+    }
+    (taken, false)
 }
