@@ -67,7 +67,7 @@ impl Table {
         };
         let boundary = self.boundary(&listing, &state, now_ms.saturating_sub(retention_ms)).await?;
         report.reason = boundary.reason;
-        if let Some(base) = boundary.version.and_then(|version| base_for(&listing, version)) {
+        if let Some(base) = boundary.version.and_then(|version| listing.base_for(version)) {
             let files = files_before(&listing, base);
             // What would be left has to be shown to be whole before anything else goes.
             if !files.is_empty() {
@@ -140,12 +140,6 @@ impl Table {
             Err(error) => Err(self.placed(error.into())),
         }
     }
-}
-
-/// The newest checkpoint from which a version, and every one after it, can be read.
-fn base_for(listing: &LogListing, version: i64) -> Option<i64> {
-    let first = listing.first_of_run(listing.newest()?);
-    listing.checkpoints.range(first.saturating_sub(1)..=version).next_back().copied()
 }
 
 /// The files that are of no use for a version and those after it, in the order of their removal.

@@ -53,9 +53,49 @@ pub(super) enum Origin {
     First,
 }
 
+/// How often a folder is listed at most, for a listing without a hole.
+const MAX_LISTINGS: u32 = 4;
+
 impl Table {
     /// Lists the log folder.
     pub(super) async fn list_log(&self) -> Result<LogListing> {
+        self.list_without_hole(false).await
+    }
+
+    /// Lists which commits and checkpoints there are, which costs less on a local disk: nothing is asked about each file.
+    pub(super) async fn list_versions(&self) -> Result<LogListing> {
+        self.list_without_hole(true).await
+    }
+
+    /// A folder that changes while it is listed may show a commit and not the one before it: then it is listed again.
+    /// A hole that stays is one of the log.
+    async fn list_without_hole(&self, names_only: bool) -> Result<LogListing> {
+        let mut listing = self.list_once(names_only).await?;
+        for _ in 1..MAX_LISTINGS {
+            if !listing.has_hole() {
+                break;
+            }
+            let again = self.list_once(names_only).await?;
+            if again == listing {
+                break;
+            }
+            listing = again;
+        }
+        Ok(listing)
+    }
+
+    async fn list_once(&self, names_only: bool) -> Result<LogListing> {
+        if let Some(probe) = self.probe.clone().filter(|_| names_only) {
+            let names = tokio::task::spawn_blocking(move || probe.names()).await;
+            // Where that fails, the object store's own words tell what is wrong.
+            if let Ok(Ok(names)) = names {
+                let mut listing = LogListing::default();
+                for name in names {
+                    listing.note_version(&name);
+                }
+                return Ok(listing.complete());
+            }
+        }
         let mut listing = LogListing::default();
         let folder = Path::from("_delta_log");
         let mut entries = self.store.list(Some(&folder));
@@ -64,21 +104,6 @@ impl Table {
             if meta.location.parts().count() == 2 {
                 listing.note(meta);
             }
-        }
-        Ok(listing.complete())
-    }
-
-    /// Lists which commits and checkpoints there are, which costs less on a local disk: nothing is asked about each file.
-    pub(super) async fn list_versions(&self) -> Result<LogListing> {
-        let Some(probe) = self.probe.clone() else { return self.list_log().await };
-        let names = tokio::task::spawn_blocking(move || probe.names()).await;
-        let Ok(Ok(names)) = names else {
-            // The object store's own words tell what is wrong.
-            return self.list_log().await;
-        };
-        let mut listing = LogListing::default();
-        for name in names {
-            listing.note_version(&name);
         }
         Ok(listing.complete())
     }
@@ -141,6 +166,19 @@ impl LogListing {
         self
     }
 
+    /// Whether a commit is missing between others.
+    fn has_hole(&self) -> bool {
+        self.commits.windows(2).any(|pair| pair[0] + 1 < pair[1])
+    }
+
+    /// The newest checkpoint from which a version, and every one after it, can be read.
+    pub(super) fn base_for(&self, version: i64) -> Option<i64> {
+        let lowest = self.first_of_run(self.newest()?).saturating_sub(1);
+        // A commit that is missing after the version leaves none.
+        let bases = (lowest <= version).then(|| self.checkpoints.range(lowest..=version));
+        bases.and_then(|mut bases| bases.next_back()).copied()
+    }
+
     /// The newest version.
     pub(super) fn newest(&self) -> Option<i64> {
         self.commits.last().copied().max(self.checkpoints.last().copied())
@@ -191,5 +229,35 @@ impl LogListing {
             Origin::Checkpoint(version) => *version,
             Origin::First => 0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(commits: impl IntoIterator<Item = i64>, checkpoints: &[i64]) -> LogListing {
+        let mut listing = LogListing::default();
+        for version in commits {
+            listing.note_version(&format!("{version:020}.json"));
+        }
+        for version in checkpoints {
+            listing.note_version(&format!("{version:020}.checkpoint.parquet"));
+        }
+        listing.complete()
+    }
+
+    #[test]
+    fn a_base_has_every_commit_after_it_whatever_is_missing() {
+        for missing in 0..=31 {
+            let found = listing((0..=30).filter(|version| *version != missing), &[0, 10, 20]);
+            assert_eq!(found.has_hole(), (1..30).contains(&missing), "{missing}");
+            for version in 0..=30 {
+                let base = found.base_for(version);
+                let is_whole = |base: &i64| missing <= *base || missing >= 30;
+                let wanted = [20, 10, 0].into_iter().find(|base| *base <= version);
+                assert_eq!(base, wanted.filter(is_whole), "{version} without {missing}");
+            }
+        }
     }
 }
