@@ -9,8 +9,6 @@ use alluvium_benches::{
 
 use crate::Setup;
 
-/// What a row of this state takes in the row cache.
-const ROW_BYTES: u64 = 160;
 /// Gets of keys from all over the state.
 const GETS: usize = 50_000;
 
@@ -37,7 +35,7 @@ async fn side(
 ) -> Outcome<()> {
     let folder = place.path(&name.replace(' ', "-"));
     let settings =
-        StoreSettings { row_cache_bytes: work.keys * ROW_BYTES / 4, ..StoreSettings::default() };
+        StoreSettings { row_cache_bytes: work.row_cache_bytes(), ..StoreSettings::default() };
     let page_cache_bytes = settings.page_cache_bytes;
     let store = Store::builder(&folder.display().to_string()).settings(settings).open().await?;
     let users = store.state::<UserStatus>("users").await?;

@@ -9,11 +9,9 @@ use alluvium_workload::Workload;
 
 /// Bytes of the row cache that holds all of the state, as the others' memory tables and caches do.
 const WHOLE_CACHE_BYTES: u64 = 1 << 30;
-/// What a row of this state takes in the row cache: its key and value as Rust has them, and the cache's own share.
-const ROW_BYTES: u64 = 160;
 const WHOLE_GETS: usize = 100_000;
 /// Gets of a state four times the cache.
-pub(crate) const LARGE_GETS: usize = 5_000;
+pub(crate) const LARGE_GETS: usize = 20_000;
 
 /// With all of the state in memory; durations are in seconds.
 pub(crate) struct Whole {
@@ -24,7 +22,6 @@ pub(crate) struct Whole {
 
 /// With a state four times the row cache.
 pub(crate) struct Large {
-    pub(crate) events: usize,
     pub(crate) seconds: f64,
     pub(crate) get: f64,
 }
@@ -68,12 +65,8 @@ pub(crate) async fn large(folder: PathBuf, work: Workload, how: Loop) -> Outcome
     users.raw().materialize(false).await?;
     store.close().await;
     drop((users, store));
-    let (store, users) = open(&folder, work.keys * ROW_BYTES / 4).await?;
-    let part = match how {
-        Loop::Prefetch => work.part(),
-        // Each get is a look into files: a tenth of the events is enough.
-        _ => Workload { events: work.part().events / 10, ..work },
-    };
+    let (store, users) = open(&folder, work.row_cache_bytes()).await?;
+    let part = work.part();
     let before = logins(&users).await?;
     let started = Instant::now();
     alluvium_loop(&store, &users, part, how).await?;
@@ -86,7 +79,7 @@ pub(crate) async fn large(folder: PathBuf, work: Workload, how: Loop) -> Outcome
     let get = gets(&users, &spread.some_keys(LARGE_GETS)).await?.median();
     store.close().await;
     std::fs::remove_dir_all(folder)?;
-    Ok(Large { events: part.events, seconds, get })
+    Ok(Large { seconds, get })
 }
 
 async fn gets(users: &State<UserStatus>, keys: &[String]) -> Outcome<Samples> {

@@ -4,6 +4,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+/// What a row of this state takes in Alluvium's row cache, which holds a quarter of the state where the state is larger.
+const CACHED_ROW_BYTES: u64 = 160;
+/// Alluvium's cache of decoded pages, which is there besides; it is this large by default.
+const PAGE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 const SOURCES: [&str; 6] = ["web", "ios", "android", "api", "batch", "partner"];
 
 /// A value of the state.
@@ -96,6 +100,16 @@ impl Workload {
     /// A fifth of the events, which is enough where each get costs more.
     pub fn part(self) -> Self {
         Self { events: self.events / 5, ..self }
+    }
+
+    /// Bytes of the row cache where it holds a quarter of the state.
+    pub fn row_cache_bytes(self) -> u64 {
+        self.keys * CACHED_ROW_BYTES / 4
+    }
+
+    /// Bytes of the row cache then and of the cache of pages.
+    pub fn caches_bytes(self) -> u64 {
+        self.row_cache_bytes() + PAGE_CACHE_BYTES
     }
 
     /// Keys that the events of a loop have surely put, all over the state.

@@ -46,6 +46,10 @@ pub struct Measured {
     pub large_loop: f64,
     /// The middle one of many gets after it.
     pub large_get: f64,
+    /// The same loop with a cache of as many bytes as Alluvium's caches have together.
+    pub same_loop: f64,
+    /// The middle one of many gets after it.
+    pub same_get: f64,
 }
 
 /// Measures a store in folders of its own below a folder.
@@ -65,25 +69,37 @@ pub fn measure<S: Side>(folder: &Path, work: Workload) -> Outcome<Measured> {
     side.close()?;
     std::fs::remove_dir_all(whole)?;
 
-    let cache_bytes = Some(work.keys * ROW_BYTES / 4);
-    let mut side = S::open(&large, cache_bytes)?;
-    run(&mut side, work.every_user(FILL_EVENTS))?;
-    side.close()?;
-    // Opened again, so that what filled it is in files.
-    let mut side = S::open(&large, cache_bytes)?;
-    let part = work.part();
-    let large_loop = run(&mut side, part.epochs())?;
-    check(&side, part.events + usize::try_from(work.keys)?)?;
-    let large_get = median(side.gets(&spread(work, GETS.1))?);
-    side.close()?;
-    std::fs::remove_dir_all(large)?;
+    let (large_loop, large_get) = larger::<S>(&large, work, work.keys * ROW_BYTES / 4)?;
+    let (same_loop, same_get) = larger::<S>(&large, work, work.caches_bytes())?;
     Ok(Measured {
         whole_loop: whole_loop.as_secs_f64(),
         whole_get: whole_get.as_secs_f64(),
         reopen: reopen.as_secs_f64(),
         large_loop: large_loop.as_secs_f64(),
         large_get: large_get.as_secs_f64(),
+        same_loop: same_loop.as_secs_f64(),
+        same_get: same_get.as_secs_f64(),
     })
+}
+
+/// The loop over a fifth of the events, and gets after it, on a state that was filled before, with a cache of so many bytes.
+fn larger<S: Side>(
+    folder: &Path,
+    work: Workload,
+    cache_bytes: u64,
+) -> Outcome<(Duration, Duration)> {
+    let mut side = S::open(folder, Some(cache_bytes))?;
+    run(&mut side, work.every_user(FILL_EVENTS))?;
+    side.close()?;
+    // Opened again, so that what filled it is in files.
+    let mut side = S::open(folder, Some(cache_bytes))?;
+    let part = work.part();
+    let took = run(&mut side, part.epochs())?;
+    check(&side, part.events + usize::try_from(work.keys)?)?;
+    let get = median(side.gets(&spread(work, GETS.1))?);
+    side.close()?;
+    std::fs::remove_dir_all(folder)?;
+    Ok((took, get))
 }
 
 /// Keys from the whole state.

@@ -15,6 +15,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use super::super::known::{KnownRow, LookupFile};
 use super::*;
 use crate::columns::{log_schema, value_field};
 use crate::table::{FileAdd, TAG_SORTED};
@@ -148,6 +149,49 @@ async fn a_lookup_finds_the_rows_of_its_keys_whatever_the_pages_and_the_cache_ar
         evictions += pages.stats().evictions;
     }
     assert!(hits > 0 && evictions > 0 && sweeps > 0, "{hits} {evictions} {sweeps}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_memory() {
+    let storage = Storage::open("memory://", Durability::Os).unwrap();
+    let definition = StateDefinition::new(&fields(), StateSettings::default()).unwrap();
+    let (log, _) = Log::create(&storage, "s", &definition, LogOptions::default()).await.unwrap();
+    let payload = vec![value_field(&fields())];
+    let schema = ReadSpec { payload: payload.clone(), filter: RowFilter::default() }.schema();
+    let (mut found, mut absent, mut unread) = (0, 0, 0);
+    for seed in 0..60 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut rows = some_rows(&mut rng);
+        // As in files of a snapshot, each key comes once.
+        rows.dedup_by(|a, b| a.0 == b.0);
+        let file = write(&log, &format!("dt=2024-01-02/f-{seed}.parquet"), &rows, &mut rng).await;
+        let footers = FooterCache::new(1 << 20);
+        let pages = PageCache::new(*[0, 20_000, 1 << 20].choose(&mut rng).unwrap());
+        let known_file = LookupFile::new(log.table(), &file);
+        for _ in 0..60 {
+            let key = key(&mut rng);
+            let expected = rows.iter().find(|row| row.0 == key);
+            match known_file.known_row(&key, &schema, &footers, &pages) {
+                KnownRow::Unread => {
+                    unread += 1;
+                    let keys = KeyFilter::keys([key]);
+                    let filter = RowFilter { keys, ..RowFilter::default() };
+                    let spec = ReadSpec { payload: payload.clone(), filter };
+                    read_keys(log.table(), &file, &spec, &footers, &pages).await.unwrap();
+                }
+                KnownRow::Absent => {
+                    absent += 1;
+                    assert_eq!(expected, None, "seed {seed}, {key}");
+                }
+                KnownRow::At(page, row) => {
+                    found += 1;
+                    let rows = rows_of(&[page.slice(row, 1)]);
+                    assert_eq!(rows.first(), expected, "seed {seed}, {key}");
+                }
+            }
+        }
+    }
+    assert!(found > 100 && absent > 100 && unread > 100, "{found} {absent} {unread}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

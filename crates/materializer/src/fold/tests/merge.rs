@@ -63,6 +63,34 @@ fn any_rows_in_any_inputs_and_batches_merge_to_the_winner_of_each_key() {
 }
 
 #[test]
+fn a_beaten_input_gives_the_keys_that_no_other_has_whatever_its_ranks_are() {
+    with_seeds(300, |random| {
+        let count = *random.pick(&[1, 10, 300]);
+        let rows = random_rows(random, count);
+        for order_by in ORDERS {
+            let base = model(&random_rows(random, count), order_by);
+            let mut expected = model(&rows, order_by);
+            let has_key = |row: &Row| rows.iter().any(|other| other.key == row.key);
+            expected.extend(base.iter().filter(|row| !has_key(row)).cloned());
+            let count = 1 + random.below(3);
+            let mut inputs: Vec<SortedInput> = dealt(random, &rows, count)
+                .into_iter()
+                .map(|rows| {
+                    let batches = random_batches(random, &sorted(rows));
+                    input(batches, random)
+                })
+                .collect();
+            let place = random.below(inputs.len() + 1);
+            let base = random_batches(random, &sorted(base));
+            inputs.insert(place, SortedInput::Beaten(stream_of(base)));
+            let batch_rows = *random.pick(&[1, 2, 7, 8192]);
+            let merged = merge(order_by, schema(), inputs, batch_rows);
+            block_on(assert_gives(merged, &sorted(expected)));
+        }
+    });
+}
+
+#[test]
 fn large_inputs_of_unique_keys_merge_in_runs_and_row_by_row() {
     with_seeds(12, |random| {
         let mut rows: Vec<Row> =
