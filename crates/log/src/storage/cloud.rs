@@ -140,6 +140,7 @@ fn endpoint_of(place: &Place, options: &StorageOptions) -> Result<String> {
     Ok(endpoint.to_owned())
 }
 
+#[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
 fn build(place: &Place, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
     let built = match place.service {
         #[cfg(feature = "s3")]
@@ -149,25 +150,29 @@ fn build(place: &Place, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>
         #[cfg(feature = "gcs")]
         Service::Google => builders::google(place, options),
         #[cfg(not(all(feature = "s3", feature = "azure", feature = "gcs")))]
-        _ => {
-            let feature = place.service.feature();
-            return Err(Error::new(
-                crate::ErrorKind::Unsupported,
-                format!(
-                    "{}: this build has no {feature}: build it with the feature {feature:?}, or use a folder",
-                    place.label
-                ),
-            ));
-        }
+        _ => return Err(not_built(place)),
     };
-    #[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
-    return built.map_err(|error: object_store::Error| {
+    built.map_err(|error| {
         let why = options.secrets().strike(&error.to_string());
         let (label, remedy) = (&place.label, place.service.remedy());
         Error::invalid(format!("the store {label} can't be opened: {why}; {remedy}"))
-    });
-    #[cfg(not(any(feature = "s3", feature = "azure", feature = "gcs")))]
-    built
+    })
+}
+
+#[cfg(not(any(feature = "s3", feature = "azure", feature = "gcs")))]
+fn build(place: &Place, _: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
+    Err(not_built(place))
+}
+
+#[cfg(not(all(feature = "s3", feature = "azure", feature = "gcs")))]
+fn not_built(place: &Place) -> Error {
+    let (label, feature) = (&place.label, place.service.feature());
+    Error::new(
+        crate::ErrorKind::Unsupported,
+        format!(
+            "{label}: this build has no {feature}: build it with the feature {feature:?}, or use a folder"
+        ),
+    )
 }
 
 #[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
