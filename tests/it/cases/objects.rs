@@ -7,7 +7,8 @@ use std::io::Write;
 use std::process::Command;
 
 use alluvium::{
-    Durability, Error, ErrorKind, Leadership, MaintainStep, Point, RawState, Storage, Store,
+    Durability, Error, ErrorKind, Leadership, MaintainStep, Point, RawState, RemoteSettings,
+    Storage, StorageOptions, Store,
 };
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
@@ -208,7 +209,13 @@ async fn obj_07_a_lead_is_taken_once_although_its_reply_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn obj_08_a_large_file_goes_in_parts_and_is_whole_or_not_there() {
     let server = S3Server::start();
-    let store = server.storage("dir").object_store().clone();
+    // A part may take its time on a busy machine.
+    let settings = RemoteSettings { request_timeout_ms: 60_000, ..server.settings() };
+    let options = StorageOptions::new(settings)
+        .with("AWS_ACCESS_KEY_ID", "an-id-of-a-key")
+        .with("AWS_SECRET_ACCESS_KEY", "a-secret-of-a-key");
+    let storage = Storage::open_with("s3://bucket/dir", Durability::Os, &options).unwrap();
+    let store = storage.object_store().clone();
     let large: Vec<u8> = (0..12_000_000_u32).map(|n| (n >> 3) as u8).collect();
     let create = |name: &str| {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -338,16 +345,10 @@ async fn obj_11_what_is_asked_of_the_store_is_as_little_as_it_is_on_a_disk() {
     state.append(&n_batch(&[("a", 2, Some(2))])).await.unwrap();
     let requests = server.take_requests();
     assert_eq!((requests.len(), puts(&requests)), (2, 2), "a file and a commit: {requests:?}");
-    for is_folded in [false, true] {
-        if is_folded {
-            state.materialize(false).await.unwrap();
-        }
-        state.get(Point::LATEST, "a").await.unwrap();
-        server.take_requests();
-        state.get(Point::LATEST, "a").await.unwrap();
-        let requests = server.take_requests();
-        let asked = if is_folded { 2 } else { 1 };
-        assert_eq!(requests.len(), asked, "for the next commit of log and snapshot: {requests:?}");
-        assert!(requests.iter().all(|request| request.starts_with("GET")), "{requests:?}");
-    }
+    state.get(Point::LATEST, "a").await.unwrap();
+    server.take_requests();
+    state.get(Point::LATEST, "a").await.unwrap();
+    let requests = server.take_requests();
+    assert_eq!(requests.len(), 1, "for the next commit of the log: {requests:?}");
+    assert!(requests[0].starts_with("GET"), "{requests:?}");
 }
