@@ -3,10 +3,12 @@
 //! * [`model`]: random sequences against a plain in-memory model; every find is replayed from its seed.
 //! * [`cases`]: failures that real people had, one test per id.
 //! * [`tables`]: what another Delta engine sees.
+//! * [`fuzz`]: any bytes where others write.
 //! * [`git_history`]: the project's own history, with git as the oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cases;
+mod fuzz;
 mod git_history;
 mod model;
 mod support;
