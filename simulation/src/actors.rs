@@ -1,0 +1,264 @@
+//! What processes do: one operation each at a time, as a task that returns what came of it.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use alluvium::{
+    Basis, Clock, EpochOutcome, Error, KeyFilter, Lookup, MaintainStep, ManualClock, Point,
+    RawState, Receipt, Result, Storage, Store, StoreSettings,
+};
+use alluvium_materializer::whole_value;
+use arrow::array::{AsArray, RecordBatch};
+use deltalake_core::logstore::{StorageConfig, default_logstore};
+use deltalake_core::{DeltaResult, DeltaTable};
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+
+use crate::ledger::Difference;
+use crate::rows::{Change, Seen, Shape, batch, seen, values};
+use crate::store::SimStore;
+
+/// The state of all runs.
+pub const STATE: &str = "things";
+
+/// A clock of the machine that a process runs on: it goes with all others, and is off by some seconds.
+#[derive(Debug)]
+pub struct SkewedClock {
+    /// What all clocks go with.
+    pub base: Arc<ManualClock>,
+    /// By how much it is off.
+    pub skew_micros: i64,
+}
+
+impl Clock for SkewedClock {
+    fn now_micros(&self) -> i64 {
+        self.base.now_micros() + self.skew_micros
+    }
+}
+
+/// What a reader asks.
+#[derive(Debug, Clone)]
+pub enum Question {
+    /// Some keys at a point.
+    Get(Vec<String>, Point),
+    /// All live rows at a point.
+    Scan(Point),
+    /// The history of all keys at a point.
+    History(Point),
+    /// What came after a commit.
+    Changes(i64),
+    /// What is different between two points.
+    Diff(Point, Point),
+}
+
+/// What a reader was told.
+#[derive(Debug)]
+pub enum Answer {
+    /// Of each key the winner, also a DELETE.
+    Winners(Vec<Option<Seen>>),
+    /// Rows.
+    Rows(Vec<Seen>),
+    /// Differences.
+    Differences(Vec<Difference>),
+}
+
+/// What a process sets out to do.
+#[derive(Debug, Clone)]
+pub enum Intent {
+    /// Opens the store.
+    Open,
+    /// Appends the rows of an attempt.
+    Append {
+        /// Which attempt.
+        attempt: usize,
+        /// Its rows.
+        rows: Vec<Change>,
+        /// The fields that it gives.
+        shape: Shape,
+    },
+    /// Commits an epoch.
+    Epoch {
+        /// Which attempt.
+        attempt: usize,
+        /// The application.
+        app: String,
+        /// The epoch.
+        number: i64,
+        /// Its rows, the same whoever sends it.
+        rows: Vec<Change>,
+        /// The fields that it gives.
+        shape: Shape,
+    },
+    /// Folds the tail, or all of the log.
+    Materialize {
+        /// All of it.
+        rebuild: bool,
+    },
+    /// Carries out steps of the periodic job.
+    Maintain(Vec<MaintainStep>),
+    /// Merges the log's files, as another engine that knows nothing of ours.
+    Optimize,
+    /// Asks.
+    Read(Question),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Done {
+    /// The store is open.
+    Opened(Result<(Store, RawState)>),
+    /// An append ended.
+    Appended(Result<Receipt>),
+    /// An epoch ended.
+    Epoch(Result<EpochOutcome>),
+    /// Something that changes no answer ended.
+    Kept(Result<()>),
+    /// Another engine ended, however: what counts is what it left.
+    Foreign(String),
+    /// A reader was told; with the basis of it.
+    Told(Result<(Basis, Result<Answer>)>),
+}
+
+/// Opens a store as a process does that has just been started.
+pub async fn open(
+    store: Arc<SimStore>,
+    clock: Arc<dyn Clock>,
+    settings: StoreSettings,
+) -> Result<(Store, RawState)> {
+    let storage = Storage::from_object_store(store, "simulated://");
+    let builder = Store::builder("simulated://").storage(storage);
+    let store = builder.settings(settings).clock(clock).open().await?;
+    let state = store.raw_state(STATE).await?;
+    Ok((store, state))
+}
+
+/// Does what a process has set out to do; opening is [`open`].
+pub async fn act(store: Arc<SimStore>, state: RawState, intent: Intent) -> Done {
+    match intent {
+        Intent::Open => Done::Kept(Ok(())),
+        Intent::Append { rows, shape, .. } => {
+            Done::Appended(state.append(&batch(&rows, shape)).await)
+        }
+        Intent::Epoch { app, number, rows, shape, .. } => {
+            Done::Epoch(epoch(&state, &app, number, &rows, shape).await)
+        }
+        Intent::Materialize { rebuild } => Done::Kept(state.materialize(rebuild).await.map(drop)),
+        Intent::Maintain(steps) => Done::Kept(state.maintain(&steps, false).await.map(drop)),
+        Intent::Optimize => Done::Foreign(optimize(store).await),
+        Intent::Read(question) => Done::Told(ask(&state, question).await),
+    }
+}
+
+async fn epoch(
+    state: &RawState,
+    app: &str,
+    number: i64,
+    rows: &[Change],
+    shape: Shape,
+) -> Result<EpochOutcome> {
+    let mut epoch = state.epoch(app, number)?;
+    for part in rows.chunks(rows.len().div_ceil(2).max(1)) {
+        epoch.stage(&batch(part, shape)).await?;
+    }
+    epoch.commit().await
+}
+
+async fn ask(state: &RawState, question: Question) -> Result<(Basis, Result<Answer>)> {
+    let basis = state.reader().basis().await?;
+    let answer = answer(state, &basis, question).await;
+    Ok((basis, answer))
+}
+
+/// Runs delta-rs on threads of its own, which it needs; its calls wait for the driver as all others do.
+async fn optimize(store: Arc<SimStore>) -> String {
+    let outcome = tokio::task::spawn_blocking(move || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        runtime.block_on(optimize_here(store)).map_err(|error| error.to_string())
+    });
+    match outcome.await {
+        Ok(Ok(version)) => format!("{version:?}"),
+        Ok(Err(error)) => error,
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn optimize_here(store: Arc<SimStore>) -> DeltaResult<Option<u64>> {
+    let table = format!("{STATE}/log");
+    let url = url::Url::parse(&format!("memory:///{table}/")).unwrap();
+    let prefixed = PrefixStore::new(store.clone(), Path::from(table));
+    let log_store = default_logstore(Arc::new(prefixed), store, &url, &StorageConfig::default());
+    let mut table = DeltaTable::new(log_store);
+    table.load().await?;
+    let target = NonZeroU64::new(1 << 30).unwrap();
+    let (table, _) = table.optimize().with_target_size(target).with_max_concurrent_tasks(1).await?;
+    Ok(table.version())
+}
+
+/// Answers a question at a basis.
+pub async fn answer(state: &RawState, basis: &Basis, question: Question) -> Result<Answer> {
+    let reader = state.reader();
+    Ok(match question {
+        Question::Get(keys, point) => {
+            let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let found = reader.multi_get(basis, point, &wanted).await?;
+            Answer::Winners(found.iter().map(row_of).collect())
+        }
+        Question::Scan(point) => {
+            let payload = whole_value(basis.definition());
+            let mut rows = Vec::new();
+            for stream in reader.scan(basis, point, KeyFilter::All, payload, 2).await? {
+                let batches: Vec<RecordBatch> = stream.try_collect().await?;
+                rows.extend(batches.iter().flat_map(seen));
+            }
+            Answer::Rows(rows)
+        }
+        Question::History(point) => {
+            let rows = reader.history_rows(basis, KeyFilter::All, point).await?;
+            let batches: Vec<RecordBatch> = rows.try_collect().await?;
+            Answer::Rows(batches.iter().flat_map(seen).collect())
+        }
+        Question::Changes(after) => {
+            let rows = reader.changes_rows(basis, after).await?;
+            let batches: Vec<RecordBatch> = rows.try_collect().await?;
+            Answer::Rows(batches.iter().flat_map(seen).collect())
+        }
+        Question::Diff(from, to) => {
+            let rows = reader.diff_rows(basis, from, to, KeyFilter::All).await?;
+            let batches: Vec<RecordBatch> = rows.try_collect().await?;
+            Answer::Differences(batches.iter().flat_map(differences).collect())
+        }
+    })
+}
+
+fn row_of(lookup: &Lookup) -> Option<Seen> {
+    match lookup {
+        Lookup::Absent => None,
+        Lookup::Deleted(row) | Lookup::Found(row) => seen(row).pop(),
+    }
+}
+
+fn differences(batch: &RecordBatch) -> Vec<Difference> {
+    let named = |name: &str| batch.column_by_name(name).unwrap();
+    let keys = named("state_key").as_string::<i32>();
+    let kinds = named("change").as_string::<i32>();
+    let (before, after) = (values(named("before")), values(named("after")));
+    let rows = before.into_iter().zip(after).enumerate();
+    rows.map(|(row, (before, after))| Difference {
+        key: keys.value(row).to_owned(),
+        change: ["inserted", "updated", "deleted"]
+            .into_iter()
+            .find(|kind| *kind == kinds.value(row))
+            .unwrap(),
+        before,
+        after,
+    })
+    .collect()
+}
+
+/// Whether an error says that nobody can know whether a write took place.
+pub fn is_unknown(error: &Error) -> bool {
+    error.kind() == alluvium::ErrorKind::Unknown
+}

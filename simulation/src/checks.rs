@@ -1,0 +1,194 @@
+//! The checkers: each compares one thing that was seen with what must be so, and names the invariant (of `docs/invariants.md`) that
+//! does not hold.
+
+use alluvium::{Basis, Point};
+
+use crate::actors::{Answer, Question};
+use crate::ledger::{Ledger, Row};
+use crate::rows::{Change, Seen};
+
+/// What is known of one set of rows that somebody wanted to write.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The rows.
+    pub rows: Vec<Change>,
+    /// The epoch, if it is one.
+    pub epoch: Option<(String, i64)>,
+    /// What the writers were told.
+    pub told: Told,
+    /// The commit under which it lies in the log.
+    pub found: Option<i64>,
+}
+
+/// What a writer was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing, or that it isn't known.
+    Nothing,
+    /// That it is durable; with the commit where that was told.
+    Durable(Option<i64>),
+    /// That it was not written.
+    Refused,
+}
+
+/// A thing that is not as it must be.
+pub type Broken = String;
+
+/// 1 and 3: what was acknowledged is in the log, under the commit that was told; what was refused is not; nothing is there twice.
+pub fn writes(attempts: &[Attempt], newest: i64) -> Result<(), Broken> {
+    for (number, attempt) in attempts.iter().enumerate() {
+        match (attempt.told, attempt.found) {
+            (Told::Durable(Some(commit)), found) if commit <= newest && found != Some(commit) => {
+                return Err(format!(
+                    "invariant 1: attempt {number} was acknowledged as commit {commit}, and is in the log as {found:?}"
+                ));
+            }
+            (Told::Durable(None), None) => {
+                return Err(format!(
+                    "invariant 1: attempt {number} ({:?}) was said to be applied, and isn't in the log",
+                    attempt.epoch
+                ));
+            }
+            (Told::Refused, Some(commit)) if attempt.epoch.is_none() => {
+                return Err(format!(
+                    "invariant 1: attempt {number} was refused, and is in the log as commit {commit}"
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes the rows of new commits over into the ledger: each commit holds the rows of one attempt, which is in no other.
+pub fn take_over(
+    ledger: &mut Ledger,
+    attempts: &mut [Attempt],
+    rows: &[Seen],
+) -> Result<(), Broken> {
+    let mut left = rows;
+    while let Some(first) = left.first() {
+        let commit = first.commit;
+        let count = left.iter().take_while(|row| row.commit == commit).count();
+        let (of_commit, later) = left.split_at(count);
+        left = later;
+        let marks: Vec<usize> = of_commit.iter().filter_map(mark_of).collect();
+        let [number] = marks.as_slice() else {
+            return Err(format!("invariant 1: commit {commit} holds the attempts {marks:?}"));
+        };
+        let attempt = attempts
+            .get_mut(*number)
+            .ok_or_else(|| format!("commit {commit} holds attempt {number}, which nobody made"))?;
+        if let Some(earlier) = attempt.found.replace(commit) {
+            return Err(format!(
+                "invariant 3: attempt {number} is in the log twice: commits {earlier} and {commit}"
+            ));
+        }
+        ledger.add(commit, &attempt.rows, attempt.epoch.clone());
+        let expected = ledger.changes(commit - 1);
+        same_rows(&expected.iter().collect::<Vec<_>>(), of_commit)
+            .map_err(|broken| format!("invariant 11: commit {commit}: {broken}"))?;
+    }
+    Ok(())
+}
+
+/// The row by which an attempt is known.
+pub fn mark(number: usize) -> String {
+    format!("mark/{number:06}")
+}
+
+fn mark_of(row: &Seen) -> Option<usize> {
+    row.key.strip_prefix("mark/")?.parse().ok()
+}
+
+fn same_rows(expected: &[&Row], found: &[Seen]) -> Result<(), Broken> {
+    if expected.len() != found.len() {
+        return Err(format!("{} rows instead of {}", found.len(), expected.len()));
+    }
+    for (row, seen) in expected.iter().zip(found) {
+        let same = row.key == seen.key
+            && row.version == seen.version
+            && row.event_time == seen.event_time
+            && row.value == seen.value
+            && row.commit == seen.commit;
+        if !same {
+            return Err(format!("{seen:?} instead of {row:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// 1 and 19: a read sees what was acknowledged before it began.
+pub fn fresh(basis: &Basis, acknowledged: i64) -> Result<(), Broken> {
+    match basis.commit() >= acknowledged {
+        true => Ok(()),
+        false => Err(format!(
+            "invariant 19: a read is of commit {}, and {acknowledged} was acknowledged before it began",
+            basis.commit()
+        )),
+    }
+}
+
+/// 8 and 9: an answer is the model's at the basis.
+pub fn answer(
+    ledger: &Ledger,
+    newest: i64,
+    question: &Question,
+    answer: &Answer,
+) -> Result<(), Broken> {
+    let at = |point: Point| Point {
+        commit: Some(point.commit.map_or(newest, |commit| commit.min(newest))),
+        ..point
+    };
+    let told = match (question, answer) {
+        (Question::Get(keys, point), Answer::Winners(rows)) => {
+            let winners = ledger.fold(at(*point));
+            let all = keys.iter().zip(rows);
+            all.map(|(key, seen)| same_winner(ledger, winners.get(key.as_str()).copied(), seen))
+                .collect()
+        }
+        (Question::Scan(point), Answer::Rows(rows)) => {
+            let winners = ledger.fold(at(*point)).into_values();
+            let live: Vec<&Row> = winners.filter(|row| row.value.is_some()).collect();
+            same_live(ledger, &live, rows)
+        }
+        (Question::History(point), Answer::Rows(rows)) => {
+            let expected = ledger.history(at(*point), |_| true);
+            same_rows(&expected.iter().map(|(row, _)| row).collect::<Vec<_>>(), rows)
+        }
+        (Question::Changes(after), Answer::Rows(rows)) => {
+            let mut expected = ledger.changes(*after);
+            expected.retain(|row| row.commit <= newest);
+            same_rows(&expected.iter().collect::<Vec<_>>(), rows)
+        }
+        (Question::Diff(from, to), Answer::Differences(found)) => {
+            match ledger.diff(at(*from), at(*to)) == *found {
+                true => Ok(()),
+                false => Err(format!("{found:?} instead of {:?}", ledger.diff(at(*from), at(*to)))),
+            }
+        }
+        _ => Err("an answer to another question".to_owned()),
+    };
+    told.map_err(|broken| {
+        format!("invariant 9: {question:?} at basis {newest} is answered wrongly: {broken}")
+    })
+}
+
+fn same_winner(ledger: &Ledger, winner: Option<&Row>, seen: &Option<Seen>) -> Result<(), Broken> {
+    match (winner, seen) {
+        (None, None) => Ok(()),
+        (Some(row), Some(seen)) if ledger.is_row(row, seen) => Ok(()),
+        _ => Err(format!("{seen:?} instead of {winner:?}")),
+    }
+}
+
+fn same_live(ledger: &Ledger, expected: &[&Row], found: &[Seen]) -> Result<(), Broken> {
+    if expected.len() != found.len() {
+        return Err(format!("{} live rows instead of {}", found.len(), expected.len()));
+    }
+    let mut pairs = expected.iter().zip(found);
+    match pairs.find(|(row, seen)| !ledger.is_row(row, seen)) {
+        None => Ok(()),
+        Some((row, seen)) => Err(format!("{seen:?} instead of {row:?}")),
+    }
+}

@@ -1,0 +1,547 @@
+//! One run: processes on a disk, an order of calls, faults, and the checks after each step, all drawn from a seed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alluvium::{
+    Clock, EpochOutcome, ErrorKind, ManualClock, OrderBy, Point, RawState, StateSettings, Storage,
+    Store, StoreSettings,
+};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinHandle;
+
+use crate::actors::{
+    Answer, Done, Intent, Question, STATE, SkewedClock, act, answer, is_unknown, open,
+};
+use crate::checks::{self, Attempt, Broken, Told};
+use crate::draw::{Pools, intent, settings};
+use crate::fate::{Fate, Fates, Rates};
+use crate::ledger::Ledger;
+use crate::rows::{Shape, fields};
+use crate::store::{Disk, SimStore};
+
+/// Processes of a run.
+pub const PROCESSES: usize = 5;
+/// How long everybody may be at work without asking the store for anything.
+const STUCK: Duration = Duration::from_secs(60);
+const MINUTE: i64 = 60_000_000;
+/// Beyond so many calls a run has run away.
+const CALLS_PER_OPERATION: u64 = 2_000;
+
+/// What was done in a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations of processes.
+    pub operations: u64,
+    /// Calls of the store that were answered one by one.
+    pub calls: u64,
+    /// Of these, not as they should have been.
+    pub faults: u64,
+    /// Deaths of processes.
+    pub deaths: u64,
+    /// Commits of the log.
+    pub commits: u64,
+    /// Answers that were compared with the model.
+    pub answers: u64,
+}
+
+struct Running {
+    task: JoinHandle<Done>,
+    intent: Intent,
+    faults_before: u64,
+    acknowledged: i64,
+}
+
+struct Process {
+    store: Arc<SimStore>,
+    incarnation: u64,
+    clock: Arc<dyn Clock>,
+    /// Kept so that what it does in the background goes on.
+    opened: Option<(Store, RawState)>,
+    running: Option<Running>,
+    frozen_until: u64,
+}
+
+/// A run under way.
+pub struct World {
+    rng: StdRng,
+    disk: Arc<Disk>,
+    clock: Arc<ManualClock>,
+    fates: Fates,
+    processes: Vec<Process>,
+    last: usize,
+    onlooker: RawState,
+    ledger: Ledger,
+    attempts: Vec<Attempt>,
+    epochs: HashMap<(usize, i64), usize>,
+    pools: Pools,
+    shape: Shape,
+    /// The newest commit that the model knows, and the newest one that a writer was told of.
+    newest: i64,
+    acknowledged: i64,
+    counts: Counts,
+    /// What was done last, for whoever looks into a find.
+    pub(crate) trace: Vec<String>,
+}
+
+impl World {
+    /// A new store with one state, and processes that are not started yet.
+    pub async fn new(seed: u64) -> Result<Self, Broken> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let disk = Disk::new();
+        let pools = Pools::new(&mut rng);
+        let clock = Arc::new(ManualClock::at(pools.begin()));
+        let order_by = *[OrderBy::EventTime, OrderBy::Version].choose(&mut rng).unwrap();
+        let storage = Storage::from_object_store(disk.objects().clone(), "onlooker://");
+        let builder = Store::builder("onlooker://").storage(storage).clock(clock.clone());
+        let outside = builder.open().await.map_err(told)?;
+        let definition = StateSettings { order_by, ..StateSettings::default() };
+        let created = outside.create_state(STATE, &fields(Shape::default()), definition).await;
+        let (onlooker, _) = created.map_err(told)?;
+        let fates = Fates::new(seed, Rates::draw(&mut rng));
+        let mut processes = Vec::new();
+        for process in 0..PROCESSES {
+            let skew_micros = rng.random_range(-2_000_000..2_000_000);
+            processes.push(Process {
+                store: SimStore::new(&disk, process, 0),
+                incarnation: 0,
+                clock: Arc::new(SkewedClock { base: clock.clone(), skew_micros }),
+                opened: None,
+                running: None,
+                frozen_until: 0,
+            });
+        }
+        Ok(Self {
+            rng,
+            disk,
+            clock,
+            fates,
+            processes,
+            last: 0,
+            onlooker,
+            ledger: Ledger::new(order_by),
+            attempts: Vec::new(),
+            epochs: HashMap::new(),
+            pools,
+            shape: Shape::default(),
+            newest: 0,
+            acknowledged: 0,
+            counts: Counts::default(),
+            trace: Vec::new(),
+        })
+    }
+
+    /// Lets processes carry out so many operations, and checks all the while and at the end.
+    pub async fn run(&mut self, operations: u64) -> Result<Counts, Broken> {
+        let mut is_resting = false;
+        loop {
+            let is_over = self.counts.operations >= operations;
+            if !is_over && !is_resting {
+                self.begin_some();
+            }
+            self.settle().await?;
+            self.end_some().await?;
+            let is_idle = self.processes.iter().all(|process| process.running.is_none());
+            if is_idle && is_over {
+                break;
+            }
+            if is_idle && is_resting {
+                // Time passes while nobody reads: a reader may count on its files for some time only.
+                is_resting = false;
+                let hours = *[1, 7, 26, 80].choose(&mut self.rng).unwrap();
+                self.clock.set(self.clock.now_micros() + hours * 60 * MINUTE);
+                self.note(format!("{hours} hours pass"));
+            }
+            self.answer_one(is_over || is_resting);
+            is_resting |= self.rng.random_bool(0.001);
+            if self.counts.calls > operations.max(10) * CALLS_PER_OPERATION {
+                return Err(format!("{} calls, and no end", self.counts.calls));
+            }
+        }
+        self.end().await?;
+        self.counts.commits = self.newest.unsigned_abs();
+        Ok(self.counts)
+    }
+
+    fn note(&mut self, text: String) {
+        let number = self.counts.calls;
+        self.trace.push(format!("{number:>6}  {text}"));
+    }
+
+    /// Gives some of those that have nothing to do something to do.
+    fn begin_some(&mut self) {
+        for number in 0..self.processes.len() {
+            let is_free = self.processes[number].running.is_none();
+            if is_free && self.rng.random_bool(0.5) {
+                self.begin(number);
+            }
+        }
+    }
+
+    fn begin(&mut self, number: usize) {
+        let opened = self.processes[number].opened.clone();
+        let intent = match opened {
+            None => Intent::Open,
+            Some(_) if self.rng.random_bool(0.04) => {
+                // It ends, as a process does that is stopped, and is started again.
+                self.restart(number);
+                Intent::Open
+            }
+            Some(_) => self.next_intent(),
+        };
+        self.counts.operations += 1;
+        self.note(format!("process {number} begins {}", shown(&intent)));
+        let process = &mut self.processes[number];
+        let (store, clock) = (process.store.clone(), process.clock.clone());
+        let (wanted, disk) = (intent.clone(), self.disk.clone());
+        let settings: StoreSettings = settings(&mut self.rng);
+        let task = async move {
+            let done = match opened {
+                Some((_, state)) if !matches!(wanted, Intent::Open) => {
+                    act(store, state, wanted).await
+                }
+                _ => Done::Opened(open(store, clock, settings).await),
+            };
+            disk.changed.notify_one();
+            done
+        };
+        process.running = Some(Running {
+            faults_before: process.store.faults(),
+            task: tokio::spawn(task),
+            intent,
+            acknowledged: self.acknowledged,
+        });
+    }
+
+    fn next_intent(&mut self) -> Intent {
+        let drawn =
+            intent(&mut self.rng, &self.pools, &mut self.shape, self.newest, self.attempts.len());
+        match drawn {
+            Intent::Append { attempt, rows, shape } => {
+                self.attempts.push(Attempt {
+                    rows: rows.clone(),
+                    epoch: None,
+                    told: Told::Nothing,
+                    found: None,
+                });
+                Intent::Append { attempt, rows, shape }
+            }
+            Intent::Epoch { app, rows, shape, .. } => self.epoch(&app, rows, shape),
+            other => other,
+        }
+    }
+
+    /// The next epoch of an application, or one that was sent before: whoever sends it, it has the same rows.
+    fn epoch(&mut self, app: &str, rows: Vec<crate::rows::Change>, shape: Shape) -> Intent {
+        let index = usize::from(app.ends_with('1'));
+        let sent =
+            (0..).take_while(|number| self.epochs.contains_key(&(index, *number))).count() as i64;
+        let number = if sent > 0 && self.rng.random_bool(0.4) {
+            (sent - 1 - self.rng.random_range(0..3)).max(0)
+        } else {
+            sent
+        };
+        let attempt = match self.epochs.get(&(index, number)) {
+            Some(attempt) => *attempt,
+            None => {
+                self.attempts.push(Attempt {
+                    rows,
+                    epoch: Some((app.to_owned(), number)),
+                    told: Told::Nothing,
+                    found: None,
+                });
+                self.epochs.insert((index, number), self.attempts.len() - 1);
+                self.attempts.len() - 1
+            }
+        };
+        let rows = self.attempts[attempt].rows.clone();
+        let shape = crate::draw::shape_of(&rows, shape);
+        Intent::Epoch { attempt, app: app.to_owned(), number, rows, shape }
+    }
+
+    fn restart(&mut self, number: usize) {
+        let process = &mut self.processes[number];
+        process.incarnation += 1;
+        self.disk.forget(number);
+        process.store.kill();
+        process.store = SimStore::new(&self.disk, number, process.incarnation);
+        process.opened = None;
+    }
+
+    /// Waits until everybody has ended or waits for the store.
+    async fn settle(&self) -> Result<(), Broken> {
+        let begun = std::time::Instant::now();
+        loop {
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            let is_still = |(number, process): (usize, &Process)| {
+                let Some(running) = &process.running else { return true };
+                running.task.is_finished() || self.disk.is_waiting(number)
+            };
+            if self.processes.iter().enumerate().all(is_still) {
+                return Ok(());
+            }
+            if begun.elapsed() > STUCK {
+                let stuck = self.processes.iter().enumerate().filter(|at| !is_still(*at));
+                let stuck = stuck.map(|(number, process)| {
+                    format!("{number}: {:?}", process.running.as_ref().map(|r| shown(&r.intent)))
+                });
+                return Err(format!("stuck: {:?}", stuck.collect::<Vec<_>>()));
+            }
+            // What is told between the look and the wait is not missed; the bound is for tasks that end without a word.
+            let told = self.disk.changed.notified();
+            drop(tokio::time::timeout(Duration::from_millis(2), told).await);
+        }
+    }
+
+    /// Lets one call go on: often of the process that went on last, as a machine does that is faster than others.
+    fn answer_one(&mut self, is_calm: bool) {
+        let mut waiting = self.disk.waiting();
+        waiting
+            .retain(|number| self.processes[*number].frozen_until <= self.counts.calls || is_calm);
+        if waiting.is_empty() {
+            waiting = self.disk.waiting();
+        }
+        let again = self.rng.random_bool(0.7) && waiting.contains(&self.last);
+        let Some(number) =
+            (if again { Some(self.last) } else { waiting.choose(&mut self.rng).copied() })
+        else {
+            return;
+        };
+        self.last = number;
+        if !is_calm && self.rng.random_bool(0.004) {
+            // Nobody hears of it for a while; others may take it for dead.
+            self.processes[number].frozen_until =
+                self.counts.calls + self.rng.random_range(20..600);
+            self.note(format!("process {number} is frozen"));
+            return;
+        }
+        let Some(call) = self.disk.take(number) else { return };
+        self.counts.calls += 1;
+        self.clock.set(self.clock.now_micros() + self.rng.random_range(0..20_000));
+        let fate = self.fates.draw(number, call.incarnation, call.call, &call.path);
+        if fate != Fate::Answered {
+            self.counts.faults += 1;
+            self.note(format!("process {number}: {:?} of {} is {fate:?}", call.call, call.path));
+        }
+        if let Fate::Deadly(_) = fate {
+            self.counts.deaths += 1;
+            self.disk.forget(number);
+        }
+        call.answer(fate);
+    }
+
+    /// Looks at what has ended.
+    async fn end_some(&mut self) -> Result<(), Broken> {
+        for number in 0..self.processes.len() {
+            let running = &mut self.processes[number].running;
+            let Some(ended) = running.take_if(|running| running.task.is_finished()) else {
+                continue;
+            };
+            let done = ended.task.await.map_err(|error| {
+                format!("process {number} broke down at {}: {error}", shown(&ended.intent))
+            })?;
+            let process = &self.processes[number];
+            let (is_dead, faults) = (process.store.is_dead(), process.store.faults());
+            let had_faults = is_dead || faults > ended.faults_before;
+            self.note(format!(
+                "process {number} ends {}: {}",
+                shown(&ended.intent),
+                outcome(&done)
+            ));
+            // What the dead have opened is theirs.
+            let is_opened = matches!(done, Done::Opened(Ok(_)));
+            let done = if is_dead && is_opened { Done::Kept(Ok(())) } else { done };
+            if is_dead {
+                self.restart(number);
+            }
+            self.judge(number, ended.intent, done, had_faults, ended.acknowledged).await?;
+            if let Some(broken) = self.disk.broken().first() {
+                return Err(broken.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what came of an operation with what must come of it.
+    async fn judge(
+        &mut self,
+        number: usize,
+        intent: Intent,
+        done: Done,
+        had_faults: bool,
+        acknowledged: i64,
+    ) -> Result<(), Broken> {
+        let unexcused = |error: &alluvium::Error| match had_faults {
+            true => Ok(()),
+            false => Err(format!(
+                "{} failed without a fault: {error} ({:?})",
+                shown(&intent),
+                error.kind()
+            )),
+        };
+        match done {
+            Done::Opened(Ok(opened)) => {
+                self.processes[number].opened = Some(opened);
+            }
+            // Who folds at the same time as several others is told so; nothing was changed.
+            Done::Kept(Err(error)) if error.kind() == ErrorKind::Conflict => {}
+            Done::Opened(Err(error)) | Done::Kept(Err(error)) => unexcused(&error)?,
+            Done::Kept(Ok(())) | Done::Foreign(_) => {}
+            Done::Appended(outcome) => {
+                let Intent::Append { attempt, .. } = intent else { return Ok(()) };
+                self.attempts[attempt].told = match outcome {
+                    Ok(receipt) => {
+                        self.acknowledged = self.acknowledged.max(receipt.commit);
+                        Told::Durable(Some(receipt.commit))
+                    }
+                    Err(error) => {
+                        unexcused(&error)?;
+                        if had_faults && is_unknown(&error) { Told::Nothing } else { Told::Refused }
+                    }
+                };
+                self.look().await?;
+            }
+            Done::Epoch(outcome) => {
+                let Intent::Epoch { attempt, app, number, .. } = &intent else { return Ok(()) };
+                match outcome {
+                    Ok(EpochOutcome::Committed(receipt)) => {
+                        self.acknowledged = self.acknowledged.max(receipt.commit);
+                        self.attempts[*attempt].told = Told::Durable(Some(receipt.commit));
+                    }
+                    Ok(EpochOutcome::AlreadyApplied { last }) if last >= *number => {}
+                    Ok(other) => {
+                        return Err(format!("invariant 3: epoch {number} of {app}: {other:?}"));
+                    }
+                    Err(error) if error.kind() == ErrorKind::Fenced => {}
+                    Err(error) => unexcused(&error)?,
+                }
+                self.look().await?;
+            }
+            Done::Told(Err(error)) => unexcused(&error)?,
+            Done::Told(Ok((basis, told))) => {
+                let Intent::Read(question) = &intent else { return Ok(()) };
+                checks::fresh(&basis, acknowledged)?;
+                self.look().await?;
+                match told {
+                    Err(error) => unexcused(&error)?,
+                    Ok(told) => {
+                        self.counts.answers += 1;
+                        checks::answer(&self.ledger, basis.commit(), question, &told)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what has come to lie in the log, by one who sees no faults.
+    async fn look(&mut self) -> Result<(), Broken> {
+        let basis = self.onlooker.reader().basis().await.map_err(told)?;
+        if basis.commit() > self.newest {
+            let question = Question::Changes(self.newest);
+            let found = answer(&self.onlooker, &basis, question).await.map_err(told)?;
+            let Answer::Rows(rows) = found else { return Ok(()) };
+            checks::take_over(&mut self.ledger, &mut self.attempts, &rows)?;
+            self.newest = basis.commit();
+        }
+        checks::writes(&self.attempts, self.newest)
+    }
+
+    /// After all: a new process finds everything as it must be, and so do a fold of the rest, a rebuild, and a maintained store.
+    async fn end(&mut self) -> Result<(), Broken> {
+        self.look().await?;
+        let objects = Arc::new(self.disk.objects().fork());
+        let storage = Storage::from_object_store(objects, "end://");
+        let builder = Store::builder("end://").storage(storage).clock(self.clock.clone());
+        let store = builder.open().await.map_err(told)?;
+        let state = store.raw_state(STATE).await.map_err(told)?;
+        self.everything(&state, "opened anew").await?;
+        state.materialize(false).await.map_err(told)?;
+        self.everything(&state, "materialized").await?;
+        state.materialize(true).await.map_err(told)?;
+        self.everything(&state, "rebuilt").await?;
+        let steps = alluvium::MaintainStep::ALL;
+        state.maintain(&steps, false).await.map_err(told)?;
+        let again = state.maintain(&steps, false).await.map_err(told)?;
+        if again.log_before != again.log_after || again.snapshot_before != again.snapshot_after {
+            return Err(format!(
+                "invariant 18: a second run of the job changes something: {again:?}"
+            ));
+        }
+        self.everything(&state, "maintained").await?;
+        let stored: u64 = state.log().state().files().filter_map(|file| file.stats.rows).sum();
+        match stored == self.ledger.rows.len() as u64 {
+            true => Ok(()),
+            false => Err(format!(
+                "invariant 16: {stored} rows lie in the log instead of {}",
+                self.ledger.rows.len()
+            )),
+        }
+    }
+
+    /// 5, 6, 8 and 9: the snapshot is the fold of the log, and every kind of read is the model's.
+    async fn everything(&mut self, state: &RawState, when: &str) -> Result<(), Broken> {
+        let placed = |broken: Broken| format!("{when}: {broken}");
+        let report = state.verify().await.map_err(|error| placed(told(error)))?;
+        if !report.is_sound() {
+            return Err(placed(format!("invariant 5: {report:?}")));
+        }
+        let basis = state.reader().basis().await.map_err(told)?;
+        let mut questions = vec![
+            Question::Scan(Point::LATEST),
+            Question::History(Point::LATEST),
+            Question::Changes(0),
+        ];
+        questions.extend((0..4).map(|_| self.pools.question(&mut self.rng, self.newest)));
+        for question in questions {
+            let found = answer(state, &basis, question.clone()).await;
+            let found = found.map_err(|error| placed(format!("{question:?}: {}", told(error))))?;
+            self.counts.answers += 1;
+            checks::answer(&self.ledger, basis.commit(), &question, &found).map_err(placed)?;
+        }
+        Ok(())
+    }
+}
+
+fn told(error: alluvium::Error) -> Broken {
+    let mut text = format!("{error} ({:?})", error.kind());
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+fn shown(intent: &Intent) -> String {
+    match intent {
+        Intent::Append { attempt, rows, .. } => format!("attempt {attempt} of {} rows", rows.len()),
+        Intent::Epoch { attempt, app, number, .. } => {
+            format!("attempt {attempt}, epoch {number} of {app}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn outcome(done: &Done) -> String {
+    let of = |outcome: Result<String, &alluvium::Error>| match outcome {
+        Ok(text) => text,
+        Err(error) => format!("{error} ({:?})", error.kind()),
+    };
+    match done {
+        Done::Opened(opened) => of(opened.as_ref().map(|_| "opened".to_owned())),
+        Done::Appended(receipt) => {
+            of(receipt.as_ref().map(|receipt| format!("commit {}", receipt.commit)))
+        }
+        Done::Epoch(epoch) => of(epoch.as_ref().map(|epoch| format!("{epoch:?}"))),
+        Done::Foreign(text) => text.clone(),
+        Done::Kept(kept) => of(kept.as_ref().map(|()| "done".to_owned())),
+        Done::Told(Err(error)) | Done::Told(Ok((_, Err(error)))) => of(Err(error)),
+        Done::Told(Ok((basis, Ok(_)))) => format!("told as of {}", basis.commit()),
+    }
+}
