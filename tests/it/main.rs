@@ -11,5 +11,6 @@ mod cases;
 mod fuzz;
 mod git_history;
 mod model;
+mod simulation;
 mod support;
 mod tables;

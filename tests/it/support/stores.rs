@@ -8,10 +8,8 @@ use alluvium::{
     StoreSettings,
 };
 use alluvium_log::{KeyFilter, ManualClock};
-use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StructArray,
-    TimestampMicrosecondArray,
-};
+pub(crate) use alluvium_simulation::rows::value_batch;
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StructArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, TimestampMicrosecondType};
 use futures::TryStreamExt;
@@ -126,30 +124,6 @@ pub(crate) fn n_batch_at(changes: &[Change<'_>], times: &[i64]) -> RecordBatch {
         times,
         Arc::new(value),
     )
-}
-
-/// Changes with any value; a null one is a DELETE.
-pub(crate) fn value_batch<'a>(
-    keys: impl IntoIterator<Item = &'a str>,
-    versions: impl IntoIterator<Item = i64>,
-    times: &[i64],
-    value: ArrayRef,
-) -> RecordBatch {
-    let operations: StringArray = (0..value.len())
-        .map(|row| Some(if value.is_null(row) { "DELETE" } else { "UPSERT" }))
-        .collect();
-    RecordBatch::try_from_iter_with_nullable([
-        ("state_key", Arc::new(StringArray::from_iter_values(keys)) as ArrayRef, false),
-        ("version", Arc::new(Int64Array::from_iter_values(versions)), false),
-        (
-            "event_time",
-            Arc::new(TimestampMicrosecondArray::from(times.to_vec()).with_timezone("UTC")),
-            false,
-        ),
-        ("op_type", Arc::new(operations), false),
-        ("state_value", value, true),
-    ])
-    .unwrap()
 }
 
 /// Upserts of keys at versions 1, 2, .. with the given columns as the value.
