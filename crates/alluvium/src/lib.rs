@@ -43,6 +43,7 @@ mod import;
 pub mod metrics;
 mod process;
 mod raw;
+mod repair;
 mod restore;
 mod row;
 mod stats;
@@ -51,10 +52,10 @@ mod typed;
 mod upkeep;
 
 pub use alluvium_log::{
-    Clock, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, Log,
-    MaintenanceSettings, ManualClock, OrderBy, Receipt, RemoteSettings, Result, SnapshotGrid,
-    StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, VacuumReport,
-    duration_text, parse_duration, validate_state_name,
+    Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, FileRole,
+    KeyFilter, Log, MaintenanceSettings, ManualClock, OrderBy, Receipt, RemoteSettings, Result,
+    SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table,
+    VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, GridReport,
@@ -77,6 +78,7 @@ pub use import::{
 };
 pub use process::{NamedSetting, ProcessSettings, SETTINGS_FILE, SettingSource, parse_bytes};
 pub use raw::RawState;
+pub use repair::{DeepReport, RepairReport, RepairStep, Unrepaired};
 pub use restore::{RestoreOptions, RestoreOutcome, RestoreReport};
 pub use stats::{DayStats, DepthStats, StateStats};
 pub use store::{Store, StoreBuilder, StoreSettings};

@@ -8,7 +8,7 @@ use alluvium_log::{
     Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache, RemoteSettings,
     Result, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock,
 };
-use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot};
+use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot, snapshot_path};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
 use arrow::datatypes::Fields;
 use datafusion::execution::SendableRecordBatchStream;
@@ -322,7 +322,12 @@ impl Store {
                 format!("the store {} has no state {name:?} as of commit {commit}", self.label()),
             ));
         };
-        self.raw_in(&storage, log).await
+        let raw = self.raw_in(&storage, log.clone()).await?;
+        if raw.snapshot().state().log_commit() <= log.state().version {
+            return Ok(raw);
+        }
+        // A snapshot that holds more than that is of no use: the log answers, as far as it has all rows.
+        self.raw_in(&storage.without_table(&snapshot_path(name)), log).await
     }
 
     async fn find(&self, name: &str) -> Result<Option<RawState>> {

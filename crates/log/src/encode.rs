@@ -17,6 +17,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::schema::types::ColumnPath;
 use serde_json::json;
 
+use crate::checksum::{blocks_entry, file_check};
 use crate::columns::{
     APPEND_ID, APPEND_SEQ, COMMIT, DELETE, DT, EVENT_TIME, OP_TYPE, STATE_KEY, VERSION, log_schema,
 };
@@ -45,8 +46,17 @@ pub(crate) const MICROS_PER_DAY: i64 = 86_400_000_000;
 #[derive(Debug, Clone)]
 pub(crate) struct EncodedFile {
     pub(crate) dt: String,
-    pub(crate) bytes: Bytes,
+    pub(crate) parquet: EncodedParquet,
     pub(crate) stats: String,
+}
+
+/// A Parquet file in memory.
+#[derive(Debug, Clone)]
+pub struct EncodedParquet {
+    /// All of it.
+    pub bytes: Bytes,
+    /// What its `add` has to carry as [`TAG_CHECK`](crate::TAG_CHECK), so that damage is found when it is read.
+    pub check: String,
 }
 
 /// Encodes rows (of [`crate::rows::rows_schema`]) as one file per day; also tells the greatest `append_seq` used.
@@ -66,7 +76,7 @@ pub(crate) fn encode_rows(
         let stats = statistics(&batch)?;
         files.push(EncodedFile {
             dt: day_text(day)?,
-            bytes: encode_parquet(std::slice::from_ref(&batch))?,
+            parquet: encode_parquet(std::slice::from_ref(&batch))?,
             stats: stats.to_string(),
         });
     }
@@ -275,7 +285,7 @@ fn millisecond_text(ms: i64) -> Result<String> {
 }
 
 /// Encodes batches of one schema, sorted by key, as one Parquet file in memory.
-pub fn encode_parquet(batches: &[RecordBatch]) -> Result<Bytes> {
+pub fn encode_parquet(batches: &[RecordBatch]) -> Result<EncodedParquet> {
     let Some(first) = batches.first() else {
         return Err(Error::internal("no rows to encode"));
     };
@@ -285,7 +295,17 @@ pub fn encode_parquet(batches: &[RecordBatch]) -> Result<Bytes> {
     for batch in batches {
         writer.write(batch)?;
     }
-    Ok(writer.into_inner()?.into())
+    writer.flush()?;
+    // What is buffered has to lie in the file for its blocks to be summed up.
+    writer.sync().map_err(|error| Error::internal("encoding in memory").with_source(error))?;
+    let mut blocks = 0;
+    if let Some((count, entry)) = blocks_entry(writer.inner()) {
+        blocks = count;
+        writer.append_key_value_metadata(entry);
+    }
+    let bytes: Bytes = writer.into_inner()?.into();
+    let check = file_check(&bytes, blocks);
+    Ok(EncodedParquet { bytes, check })
 }
 
 fn distinct_keys(batches: &[RecordBatch]) -> Result<usize> {

@@ -159,10 +159,13 @@ impl From<parquet::errors::ParquetError> for Error {
         if let parquet::errors::ParquetError::External(source) = error {
             return match source.downcast::<object_store::Error>() {
                 Ok(storage) => Self::from(*storage),
-                Err(other) => {
-                    Self::new(ErrorKind::Corrupt, "a Parquet file could not be processed")
-                        .with_source(other)
-                }
+                Err(other) => match other.downcast::<Self>() {
+                    Ok(own) => *own,
+                    Err(other) => {
+                        Self::new(ErrorKind::Corrupt, "a Parquet file could not be processed")
+                            .with_source(other)
+                    }
+                },
             };
         }
         Self::new(ErrorKind::Corrupt, "a Parquet file could not be processed").with_source(error)

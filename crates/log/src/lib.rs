@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod checksum;
 mod clock;
 mod columns;
 mod compression;
@@ -60,6 +61,7 @@ mod table;
 mod tests;
 mod writer;
 
+pub use checksum::{NO_SUM, SUM_ENTRY, TAG_CHECK, check_text, seal_text};
 pub use clock::{Clock, HLC_LOW_BITS, HybridClock, ManualClock, SystemClock};
 pub use columns::{
     APPEND_ID, APPEND_SEQ, COMMIT, DELETE, DT, EVENT_TIME, FOLD_COLUMNS, OP_TYPE, STATE_KEY,
@@ -67,7 +69,8 @@ pub use columns::{
 };
 pub use definition::{DEFAULT_MAX_FUTURE_MS, MAX_NESTING, StateDefinition, StateSettings};
 pub use encode::{
-    MAX_DAYS_PER_APPEND, PAGE_ROWS, ROW_GROUP_ROWS, encode_parquet, statistics, writer_properties,
+    EncodedParquet, MAX_DAYS_PER_APPEND, PAGE_ROWS, ROW_GROUP_ROWS, encode_parquet, statistics,
+    writer_properties,
 };
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use error::{Error, ErrorKind, Result};
@@ -89,8 +92,8 @@ pub use settings::{
 };
 pub use storage::{Durability, RemoteSettings, Storage, StorageOptions, validate_state_name};
 pub use table::{
-    Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, DataFile, FileAdd,
-    FileCommits, FileRemove, FileStats, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins,
-    Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata,
-    TableState, VACUUM_APP_ID, VacuumOptions, VacuumReport,
+    Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, Damage, DataFile,
+    Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, MAX_COMMIT_ATTEMPTS,
+    MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN,
+    TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID, VacuumOptions, VacuumReport,
 };

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, DELETE, Error, FileAdd, Log, Result, STATE_VALUE, TAG_SORTED, TIER, Table,
-    encode_parquet, statistics,
+    Action, DELETE, EncodedParquet, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK,
+    TAG_SORTED, TIER, Table, encode_parquet, statistics,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
-use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 
 use crate::fold::{BatchStream, FoldSettings};
@@ -69,10 +68,11 @@ impl FileWriter {
             .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
         let Some(file) = encoded else { return Ok(None) };
         let path = format!("{TIER}={}/{}-{index}.parquet", self.tier, self.run_id);
-        let size = file.bytes.len() as u64;
-        self.table.put_new(&path, file.bytes).await?;
+        let size = file.parquet.bytes.len() as u64;
+        self.table.put_new(&path, file.parquet.bytes).await?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         let mut tags = file.tags;
+        tags.insert(TAG_CHECK.to_owned(), file.parquet.check);
         tags.insert(TAG_SORTED.to_owned(), "true".to_owned());
         tags.insert(TAG_LOG_COMMIT.to_owned(), self.log_commit.to_string());
         Ok(Some(FileAdd {
@@ -128,7 +128,7 @@ pub(crate) fn chunks(
 }
 
 struct Encoded {
-    bytes: Bytes,
+    parquet: EncodedParquet,
     stats: String,
     tags: BTreeMap<String, String>,
 }
@@ -168,7 +168,7 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
     if least.len() > MAX_PLAIN_MIN_KEY {
         tags.insert(TAG_MIN_KEY.to_owned(), least.to_owned());
     }
-    Ok(Some(Encoded { bytes: encode_parquet(&stored)?, stats, tags }))
+    Ok(Some(Encoded { parquet: encode_parquet(&stored)?, stats, tags }))
 }
 
 fn greatest(values: &[i64]) -> i64 {

@@ -72,6 +72,7 @@ pub use materialize::{
 };
 pub use snapshot::{
     BASE, BaseBounds, GridReport, Horizon, MATERIALIZER_APP_ID, RUN, Savepoint, Snapshot,
-    SnapshotState, least_key, snapshot_path, supersede, validate_savepoint_name,
+    SnapshotState, examine_savepoints, least_key, snapshot_path, supersede,
+    validate_savepoint_name,
 };
 pub use verify::{Difference, VerifyOptions, VerifyReport, verify};

@@ -132,7 +132,15 @@ pub async fn materialize(
     let _alone = snapshot.lock_for_rewriting().await;
     let name = snapshot.log().name().to_owned();
     for _ in 0..MAX_RACES {
-        let outcome = attempt(snapshot, options).await;
+        let outcome = match attempt(snapshot, options).await {
+            // What is derived is made anew from what it is derived from.
+            Err(error) if error.kind() == ErrorKind::Corrupt && !options.rebuild => {
+                tracing::warn!(state = %name, %error, "the snapshot can't be gone on from: it is made anew");
+                let anew = MaterializeOptions { rebuild: true, ..options.clone() };
+                attempt(snapshot, &anew).await.map_err(|_| error)
+            }
+            other => other,
+        };
         match outcome.map_err(|error| error.context(format!("materializing {name}")))? {
             Some(report) => {
                 tracing::info!(

@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use crate::hash::RowsHash;
 pub use bases::{BaseBounds, Horizon};
 pub use grid::GridReport;
-pub use savepoints::{Savepoint, validate_savepoint_name};
+pub use savepoints::{Savepoint, examine_savepoints, validate_savepoint_name};
 
 /// The application id under which a snapshot commit records the log commit that it folds.
 pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";

@@ -3,6 +3,8 @@
 mod cleanup;
 mod compaction;
 mod concurrency;
+mod damage;
+mod doctor;
 mod embedded;
 mod ergonomics;
 mod expire;
@@ -16,6 +18,7 @@ mod ordering;
 mod performance;
 mod program;
 mod recovery;
+mod repair;
 mod restore;
 mod savepoints;
 mod schema;

@@ -4,6 +4,7 @@
 mod examples;
 mod maintain;
 mod read;
+mod repair;
 mod retention;
 mod write;
 
@@ -14,6 +15,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use maintain::{MaintainArgs, SetArgs, StatsArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
+pub(crate) use repair::RepairArgs;
 pub(crate) use retention::{RetentionArgs, RetentionVerb, SavepointArgs, SavepointVerb};
 pub(crate) use write::{AppendArgs, CreateArgs, RestoreArgs};
 
@@ -138,12 +140,26 @@ Answers are the same before and after; reads become faster. It may be killed at 
 Examples:
   alluvium verify users
   alluvium verify || echo 'a snapshot is wrong'    all states
+  alluvium verify --deep                           read every file, and name those that are damaged
 
-Where a snapshot differs from its log the exit code is 6; the first key that differs is named.")]
+Where a snapshot differs from its log the exit code is 6; the first key that differs is named.
+With --deep it is 6 where a file is damaged or gone, also where the state can't be opened.")]
     Verify {
         /// The state; all of them when not given
         state: Option<String>,
+        /// Read every file and check its checksum, instead of comparing the snapshot with the log
+        #[arg(long)]
+        deep: bool,
     },
+    /// Make damaged files anew where that can be done, and tell what can't
+    Repair(RepairArgs),
+    /// Write one report for whoever is to help: versions, settings, tables, checks, errors; no data
+    #[command(after_help = "\
+Example:
+  alluvium doctor > report.json
+
+Keys, values and passwords are not in it.")]
+    Doctor,
     /// Tell what lies in log and snapshot, how it grows, and what maintenance is due
     Stats(StatsArgs),
     /// Show the settings of this process, and where they come from

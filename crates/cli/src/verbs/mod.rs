@@ -5,9 +5,11 @@ mod changes;
 mod config;
 mod create;
 mod diff;
+mod doctor;
 mod history;
 mod live;
 mod maintain;
+mod repair;
 mod reports;
 mod restore;
 mod retention;
@@ -57,7 +59,10 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Savepoint(args) => savepoint::run(&mut session, args.verb).await,
             Verb::Retention(args) => retention::run(&mut session, args.verb).await,
             Verb::Set(args) => maintain::set(&mut session, args).await,
-            Verb::Verify { state } => upkeep::verify(&mut session, state).await,
+            Verb::Verify { state, deep: true } => repair::verify_deep(&mut session, state).await,
+            Verb::Verify { state, deep: false } => upkeep::verify(&mut session, state).await,
+            Verb::Repair(args) => repair::run(&mut session, args).await,
+            Verb::Doctor => doctor::run(&mut session).await,
             Verb::Stats(args) => stats::run(&mut session, args).await,
             Verb::Config => config::run(&mut session),
             Verb::States => upkeep::states(&mut session).await,

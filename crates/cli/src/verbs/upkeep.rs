@@ -47,7 +47,7 @@ impl Wanted {
         }
     }
 
-    fn note(&mut self, code: u8) {
+    pub(super) fn note(&mut self, code: u8) {
         if self.code == ExitCodes::OK {
             self.code = code;
         }
@@ -55,7 +55,7 @@ impl Wanted {
 }
 
 /// A report as JSON: which state, its figures, and the milliseconds it took.
-fn report(
+pub(super) fn report(
     state: &str,
     figures: Result<String, serde_json::Error>,
     elapsed: Duration,

@@ -7,6 +7,7 @@ use arrow::array::RecordBatch;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::LogInner;
+use crate::checksum::TAG_CHECK;
 use crate::columns::DT;
 use crate::encode::{EncodedFile, encode_rows};
 use crate::error::{Error, Result};
@@ -52,8 +53,8 @@ impl LogInner {
     async fn upload(&self, file: EncodedFile, append_id: &str, index: usize) -> Result<StagedFile> {
         let stem = append_id.split('/').next().unwrap_or(append_id);
         let path = format!("{DT}={}/{stem}-{index}.parquet", file.dt);
-        let size = file.bytes.len() as u64;
-        self.table.put_new(&path, file.bytes).await?;
+        let size = file.parquet.bytes.len() as u64;
+        self.table.put_new(&path, file.parquet.bytes).await?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         Ok(StagedFile {
             add: FileAdd {
@@ -65,6 +66,7 @@ impl LogInner {
                 stats: Some(file.stats),
                 tags: BTreeMap::from([
                     (TAG_APPEND.to_owned(), append_id.to_owned()),
+                    (TAG_CHECK.to_owned(), file.parquet.check),
                     (TAG_SORTED.to_owned(), "true".to_owned()),
                 ]),
             },

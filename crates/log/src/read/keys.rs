@@ -9,12 +9,10 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{filter_record_batch, take_record_batch};
 use bytes::Bytes;
-use object_store::ObjectStoreExt;
-use object_store::path::Path;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
-    RowSelectionPolicy, RowSelector,
+    ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
+    RowSelector,
 };
 use parquet::file::metadata::ParquetMetaData;
 
@@ -25,7 +23,7 @@ use super::ranges::RangeReader;
 use super::shape::shape;
 use super::{
     BATCH_ROWS, Footer, FooterCache, KeyFilter, ReadSpec, RowFilter, bloom_filters, cache_key,
-    check_span, gone, is_small, projection, read_file, reader_options, remember, unreadable,
+    check_span, gone, is_small, projection, read_file, remember, unreadable,
 };
 use crate::columns::STATE_KEY;
 use crate::error::{Error, Result};
@@ -80,15 +78,12 @@ async fn open(
     if let Some(known) = footers.entries.get(&cache_key(table, file)) {
         return Ok((known, None));
     }
-    let path = Path::from(file.add.path.as_str());
+    let mut reader = RangeReader::new(table, file)?;
     if is_small(file) {
-        let bytes = table.store().get(&path).await?.bytes().await?;
-        let metadata = ArrowReaderMetadata::load(&bytes, reader_options())?;
+        let (bytes, metadata) = reader.load_whole(None).await?;
         return Ok((remember(table, file, footers, metadata), Some(bytes)));
     }
-    let loaded =
-        RangeReader::new(table.store().clone(), path, file.add.size).load_metadata().await?;
-    let metadata = ArrowReaderMetadata::try_new(loaded, reader_options())?;
+    let metadata = reader.load_metadata().await?;
     Ok((remember(table, file, footers, metadata), None))
 }
 
@@ -188,7 +183,7 @@ impl Lookup {
         }
         let ask = (to - from).saturating_mul(ROWS_PER_ASKED_KEY) < pages.rows();
         let blooms = match ask {
-            true => Some(bloom_filters(&self.footer, self.range_reader(table)).await?),
+            true => Some(bloom_filters(&self.footer, self.range_reader(table)?).await?),
             false => None,
         };
         let bloom = blooms.as_ref().and_then(|blooms| blooms.get(group)?.as_ref());
@@ -220,9 +215,9 @@ impl Lookup {
         Ok(wanted)
     }
 
-    fn range_reader(&self, table: &Table) -> RangeReader {
-        let path = Path::from(self.file.add.path.as_str());
-        RangeReader::new(table.store().clone(), path, self.file.add.size)
+    fn range_reader(&self, table: &Table) -> Result<RangeReader> {
+        let reader = RangeReader::new(table, &self.file)?;
+        Ok(reader.with_blocks(self.footer.blocks.clone()))
     }
 
     /// The bytes that the decoded pages take, about.
@@ -246,8 +241,7 @@ impl Lookup {
             return Ok(Fetched::whole(bytes.clone()));
         }
         let ranges = self.byte_ranges(group, pages)?;
-        let path = Path::from(self.file.add.path.as_str());
-        let bytes = table.store().get_ranges(&path, &ranges).await?;
+        let bytes = self.range_reader(table)?.fetch(&ranges).await?;
         Ok(Fetched::parts(self.file.add.size, ranges.iter().map(|range| range.start).zip(bytes)))
     }
 

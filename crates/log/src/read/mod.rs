@@ -20,10 +20,7 @@ use std::sync::{Arc, OnceLock};
 use arrow::array::RecordBatch;
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
-use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use object_store::ObjectStoreExt;
-use object_store::path::Path;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
@@ -35,6 +32,7 @@ use parquet::file::statistics::Statistics;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
+use crate::checksum::BlockSums;
 use crate::columns::{APPEND_ID, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, fold_schema};
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::{DataFile, FileCommits, Table};
@@ -46,7 +44,8 @@ pub use keys::read_keys;
 pub use known::{KnownRow, LookupFile};
 pub use pages::{DEFAULT_PAGE_CACHE_BYTES, PageCache, PageCacheStats};
 use prune::Pruner;
-use ranges::RangeReader;
+use ranges::Metadata;
+pub(crate) use ranges::RangeReader;
 use shape::shape;
 pub use shape::unread_column;
 pub use upserts::{is_upsert_column, upsert_column};
@@ -69,6 +68,8 @@ struct Footer {
     metadata: ArrowReaderMetadata,
     key_pages: KeyPageIndex,
     blooms: OnceLock<Arc<Vec<Option<Sbbf>>>>,
+    /// The sums of the file's blocks, if it has any.
+    blocks: Option<Arc<BlockSums>>,
     /// The statistics say that every row is an UPSERT: the column need not be read.
     only_upserts: bool,
 }
@@ -81,7 +82,8 @@ impl Weighter<String, Arc<Footer>> for FooterWeight {
         // Bloom filters come on top later: about ten bits a row.
         let metadata = footer.metadata.metadata();
         let rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
-        (path.len() + metadata.memory_size()) as u64 + rows * 5 / 4
+        let blocks = footer.blocks.as_ref().map_or(0, |blocks| blocks.memory_size());
+        (path.len() + metadata.memory_size()) as u64 + blocks + rows * 5 / 4
     }
 }
 
@@ -287,14 +289,11 @@ async fn read_whole(
     leave_out: (Leading, &[FieldBounds]),
     footers: &FooterCache,
 ) -> Result<(RowStream, bool)> {
-    let bytes: Bytes =
-        table.store().get(&Path::from(file.add.path.as_str())).await?.bytes().await?;
-    let footer = match footers.entries.get(&cache_key(table, file)) {
-        Some(footer) => footer,
-        None => {
-            remember(table, file, footers, ArrowReaderMetadata::load(&bytes, reader_options())?)
-        }
-    };
+    let reader = RangeReader::new(table, file)?;
+    let known = footers.entries.get(&cache_key(table, file));
+    let metadata = known.as_ref().map(|footer| (footer.metadata.clone(), footer.blocks.clone()));
+    let (bytes, metadata) = reader.load_whole(metadata).await?;
+    let footer = known.unwrap_or_else(|| remember(table, file, footers, metadata));
     let pruner = Pruner::new(footer.metadata.metadata(), &spec.filter, leave_out.1);
     let row_groups = pruner.row_groups();
     let selection = pruner.rows(&row_groups);
@@ -322,14 +321,14 @@ fn remember(
     table: &Table,
     file: &DataFile,
     footers: &FooterCache,
-    metadata: ArrowReaderMetadata,
+    (metadata, blocks): Metadata,
 ) -> Arc<Footer> {
     let only_upserts = file.is_sorted() && has_only_upserts(metadata.metadata());
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let key_pages = KeyPageIndex::of(metadata.metadata());
-    let footer =
-        Arc::new(Footer { id, metadata, key_pages, blooms: OnceLock::new(), only_upserts });
+    let blooms = OnceLock::new();
+    let footer = Arc::new(Footer { id, metadata, key_pages, blooms, blocks, only_upserts });
     footers.entries.insert(cache_key(table, file), footer.clone());
     footer
 }
@@ -361,15 +360,12 @@ async fn read_parts(
     leave_out: (Leading, &[FieldBounds]),
     footers: &FooterCache,
 ) -> Result<(RowStream, bool)> {
-    let path = Path::from(file.add.path.as_str());
-    let mut reader = RangeReader::new(table.store().clone(), path, file.add.size);
+    let mut reader = RangeReader::new(table, file)?;
     let footer = match footers.entries.get(&cache_key(table, file)) {
         Some(footer) => footer,
-        None => {
-            let loaded = reader.load_metadata().await?;
-            remember(table, file, footers, ArrowReaderMetadata::try_new(loaded, reader_options())?)
-        }
+        None => remember(table, file, footers, reader.load_metadata().await?),
     };
+    let reader = reader.with_blocks(footer.blocks.clone());
     let pruner = Pruner::new(footer.metadata.metadata(), &spec.filter, leave_out.1);
     let mut row_groups = pruner.row_groups();
     if let KeyFilter::Keys(keys) = &spec.filter.keys {

@@ -129,6 +129,12 @@ impl Storage {
         Self { root: Arc::new(view), label, folder: None, guard: None }
     }
 
+    /// The same store to read, as if a table were not there.
+    pub fn without_table(&self, table: &str) -> Self {
+        let view = view::LogView::new(self.root.clone(), &Path::from(table), -1);
+        Self { root: Arc::new(view), label: self.label.clone(), folder: None, guard: None }
+    }
+
     /// The object store of the whole store.
     pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
         &self.root

@@ -30,7 +30,8 @@ impl Table {
     pub async fn checkpoint(&self) -> Result<bool> {
         let Ok(_writing) = self.checkpointing.try_lock() else { return Ok(false) };
         let version = self.state().version;
-        self.access.checkpoint(version).await.map_err(|e| self.placed(e))?;
+        let before = self.checkpointed.load(Ordering::Relaxed);
+        self.access.checkpoint(before, version).await.map_err(|e| self.placed(e))?;
         self.checkpointed.store(version, Ordering::Relaxed);
         metrics::counter!(crate::metrics::CHECKPOINTS).increment(1);
         Ok(true)

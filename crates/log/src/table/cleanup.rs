@@ -9,7 +9,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
 use super::Table;
-use super::listing::{LogFile, LogFileKind, LogListing};
+use super::listing::{LogFile, LogFileKind, LogListing, Origin};
 use super::load::commit_time;
 use super::state::TableState;
 use crate::error::{Error, Result};
@@ -71,7 +71,7 @@ impl Table {
             let files = files_before(&listing, base);
             // What would be left has to be shown to be whole before anything else goes.
             if !files.is_empty() {
-                self.access.load(Some(base), &[]).await.map_err(|e| self.placed(e))?;
+                self.load_origin(Origin::Checkpoint(base), base).await?;
             }
             for file in files {
                 if dry_run || self.remove(&file.meta).await? {

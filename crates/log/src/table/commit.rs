@@ -59,7 +59,7 @@ impl Table {
             let mut all = Vec::with_capacity(actions.len() + 1);
             all.push(Action::Info(info));
             all.extend(actions);
-            if self.put_commit(version, delta::encode(&all)?, &id).await? {
+            if self.put_commit(version, delta::encode(version, &all)?, &id).await? {
                 let next = Arc::new(state.apply(version, &all)?);
                 self.publish(next.clone()).await?;
                 return Ok(Outcome::Committed(next));
@@ -114,10 +114,15 @@ impl Table {
                 }
             }
         }
-        if self.is_ours(version, id).await.unwrap_or(false) {
-            return Ok(true);
+        match (self.is_ours(version, id).await, last_error) {
+            (Ok(true), _) => Ok(true),
+            // What a folder of this machine has refused, and does not have, is not on its way any more.
+            (Ok(false), Some(error)) if self.check_identity => {
+                let what = format!("commit {version} could not be written; nothing was changed");
+                Err(self.placed(Error::from(error).context(what)))
+            }
+            (_, error) => Err(self.unknown(version, error.map(Into::into))),
         }
-        Err(self.unknown(version, last_error.map(Into::into)))
     }
 
     fn unknown(

@@ -22,6 +22,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use serde_json::{Value, json};
 
 use super::model::{Action, CommitInfo, FileAdd, FileRemove, Protocol, TableMetadata};
+use crate::checksum::{NO_SUM, SUM_ENTRY, check_text, checkpoint_note, is_noted, seal_text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Features of other writers that do not change what a file's rows are.
@@ -69,6 +70,8 @@ pub(super) struct Loaded {
     pub(super) protocol: Protocol,
     pub(super) files: Vec<FileAdd>,
     pub(super) transactions: Vec<(String, i64)>,
+    /// Whether these are all that there are.
+    pub(super) has_all_transactions: bool,
 }
 
 /// A table as `deltalake` sees it.
@@ -92,18 +95,75 @@ impl DeltaAccess {
         Ok(default_logstore(prefixed, self.root.clone(), &url, &StorageConfig::default()))
     }
 
+    fn log_file(&self, name: &str) -> Path {
+        Path::from(format!("{}/_delta_log/{name}", self.table))
+    }
+
+    /// A file of the log folder; `None` when it isn't there.
+    async fn read_log_file(&self, name: &str) -> Result<Option<Bytes>> {
+        match self.root.get(&self.log_file(name)).await {
+            Ok(found) => Ok(Some(found.bytes().await?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The checkpoint of a version, checked by what is noted beside it; `None` where it is not one file.
+    async fn read_checked(&self, version: i64) -> Result<Option<Bytes>> {
+        let names = (checkpoint_name(version), note_name(version));
+        let (bytes, note) =
+            futures::try_join!(self.read_log_file(&names.0), self.read_log_file(&names.1))?;
+        let (Some(bytes), Some(note)) = (&bytes, note) else { return Ok(bytes) };
+        match is_noted(version, &note, bytes) {
+            Some(true) => {}
+            Some(false) => return Err(damaged_checkpoint(version)),
+            None => {
+                tracing::warn!(table = %self.table, version, "the checksum of a checkpoint is damaged, so it is not checked");
+            }
+        }
+        Ok(Some(bytes.clone()))
+    }
+
     /// Loads the version of a checkpoint by a single pass over its file; `None` where that is of another kind or can't be read so.
-    pub(super) async fn load_checkpoint(&self, version: i64) -> Option<Loaded> {
-        let path = format!("{}/_delta_log/{version:020}.checkpoint.parquet", self.table);
-        let bytes = self.root.get(&Path::from(path)).await.ok()?.bytes().await.ok()?;
+    ///
+    /// # Errors
+    /// The file is not the one that was written.
+    pub(super) async fn load_checkpoint(&self, version: i64) -> Result<Option<Loaded>> {
+        let Some(bytes) = self.read_checked(version).await? else { return Ok(None) };
         let reading = tokio::task::spawn_blocking(move || read::read_checkpoint(version, bytes));
-        match reading.await.ok()? {
-            Ok(loaded) => loaded,
-            Err(error) => {
+        match reading.await {
+            Ok(Ok(loaded)) => Ok(loaded),
+            Ok(Err(error)) => {
                 // `deltalake` tells what is wrong with it, if anything is.
                 tracing::debug!(table = %self.table, version, %error, "a checkpoint can't be read in one pass");
-                None
+                Ok(None)
             }
+            Err(error) => Err(damaged_checkpoint(version).with_source(error)),
+        }
+    }
+
+    /// Puts a checkpoint that is damaged out of the way of whoever reads the log, under a name that nobody looks for, with the hint
+    /// that may point to it; gives its new name.
+    pub(super) async fn set_checkpoint_aside(&self, version: i64) -> Result<Path> {
+        let from = self.log_file(&checkpoint_name(version));
+        let to = self.log_file(&format!("{}.damaged", checkpoint_name(version)));
+        self.root.copy(&from, &to).await?;
+        // The hint first: one that points to nothing is worse than none.
+        for path in [self.log_file(POINTER), self.log_file(&note_name(version)), from] {
+            match self.root.delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(to)
+    }
+
+    /// Whether the checkpoint of a version is the one that was written, as far as can be told.
+    async fn is_checkpoint_whole(&self, version: i64) -> Result<bool> {
+        match self.read_checked(version).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -141,6 +201,7 @@ impl DeltaAccess {
         }
         Ok(Loaded {
             transactions,
+            has_all_transactions: false,
             version: version_of(snapshot.version())?,
             metadata: from_metadata(snapshot.metadata())?,
             protocol: from_protocol(snapshot.protocol())?,
@@ -172,8 +233,22 @@ impl DeltaAccess {
         .await
     }
 
-    /// Writes a checkpoint of a version.
-    pub(super) async fn checkpoint(&self, version: i64) -> Result<()> {
+    /// Writes a checkpoint of a version, and its checksum beside it; `before` is the one that there is.
+    pub(super) async fn checkpoint(&self, before: i64, version: i64) -> Result<()> {
+        if !self.is_checkpoint_whole(before).await? {
+            // The new one would be made of what is wrong in it.
+            let aside = self.set_checkpoint_aside(before).await?;
+            tracing::warn!(table = %self.table, %aside, "a damaged checkpoint is set aside and made anew");
+        }
+        self.write_checkpoint(version).await?;
+        let name = checkpoint_name(version);
+        let Some(bytes) = self.read_log_file(&name).await? else { return Ok(()) };
+        let note = checkpoint_note(version, &bytes);
+        self.root.put(&self.log_file(&note_name(version)), note.into()).await?;
+        Ok(())
+    }
+
+    async fn write_checkpoint(&self, version: i64) -> Result<()> {
         let access = self.clone();
         on_delta_runtime(async move {
             let mut table = DeltaTable::new(access.log_store()?);
@@ -185,6 +260,25 @@ impl DeltaAccess {
         })
         .await
     }
+}
+
+/// The hint where to begin reading.
+pub(super) const POINTER: &str = "_last_checkpoint";
+
+fn checkpoint_name(version: i64) -> String {
+    format!("{version:020}.checkpoint.parquet")
+}
+
+/// The file that tells the checksum of a checkpoint.
+fn note_name(version: i64) -> String {
+    format!("{version:020}.alluvium.json")
+}
+
+fn damaged_checkpoint(version: i64) -> Error {
+    Error::corrupt(format!(
+        "the checkpoint {} is damaged: it is not the one that was written; restore it from a copy, or run alluvium repair",
+        checkpoint_name(version)
+    ))
 }
 
 fn version_of(version: u64) -> Result<i64> {
@@ -201,8 +295,8 @@ fn deletion_vector(path: &str) -> Error {
     )
 }
 
-/// Encodes the actions of a commit, one JSON line each.
-pub(super) fn encode(actions: &[Action]) -> Result<Bytes> {
+/// Encodes the actions of a commit, one JSON line each, with a sum of the whole text in the first line.
+pub(super) fn encode(version: i64, actions: &[Action]) -> Result<Bytes> {
     let mut out = Vec::with_capacity(512 * actions.len());
     for action in actions {
         let line = to_delta(action)?;
@@ -210,6 +304,7 @@ pub(super) fn encode(actions: &[Action]) -> Result<Bytes> {
             .map_err(|error| Error::internal("a commit could not be encoded").with_source(error))?;
         out.push(b'\n');
     }
+    seal_text(version.unsigned_abs(), &mut out);
     Ok(out.into())
 }
 
@@ -219,10 +314,22 @@ pub(super) fn decode(version: i64, bytes: &Bytes) -> Result<Vec<Action>> {
     let torn = |error| {
         delta_error(
             error,
-            &format!("commit {version} ({version:020}.json) is torn or not a Delta commit"),
+            &format!(
+                "commit {version} ({version:020}.json) is torn or not a Delta commit: restore it from a copy, or run alluvium repair"
+            ),
         )
     };
+    if check_text(wanted, bytes) == Some(false) {
+        return Err(Error::corrupt(format!(
+            "commit {version} ({version:020}.json) is damaged: its text is not the one that was written; restore it from a copy, or run alluvium repair"
+        )));
+    }
     let actions = get_actions(wanted, bytes).map_err(torn)?;
+    if actions.is_empty() {
+        return Err(Error::corrupt(format!(
+            "commit {version} ({version:020}.json) is torn: it is empty; restore it from a copy, or run alluvium repair"
+        )));
+    }
     let mut out = Vec::with_capacity(actions.len());
     for action in actions {
         if let Some(action) = from_delta(action)? {
@@ -238,7 +345,9 @@ fn to_delta(action: &Action) -> Result<DeltaAction> {
             let note = if info.note.is_empty() {
                 HashMap::new()
             } else {
-                HashMap::from([("alluvium".to_owned(), json!(info.note))])
+                let mut note = info.note.clone();
+                note.insert(SUM_ENTRY.to_owned(), json!(NO_SUM));
+                HashMap::from([("alluvium".to_owned(), json!(note))])
             };
             DeltaAction::CommitInfo(DeltaCommitInfo {
                 timestamp: info.timestamp_ms,
@@ -264,7 +373,9 @@ fn from_delta(action: DeltaAction) -> Result<Option<Action>> {
     Ok(match action {
         DeltaAction::CommitInfo(info) => {
             let note = match info.info.get("alluvium") {
-                Some(Value::Object(map)) => map.clone().into_iter().collect(),
+                Some(Value::Object(map)) => {
+                    map.clone().into_iter().filter(|(name, _)| name != SUM_ENTRY).collect()
+                }
                 _ => BTreeMap::new(),
             };
             Some(Action::Info(CommitInfo {

@@ -141,7 +141,10 @@ impl LogListing {
         let kind = if rest == ".json" {
             self.commits.push(version);
             LogFileKind::Commit
-        } else if rest.ends_with(".crc") || rest.ends_with(".compacted.json") {
+        } else if rest.ends_with(".crc")
+            || rest.ends_with(".compacted.json")
+            || rest == ".alluvium.json"
+        {
             LogFileKind::Derived
         } else if let Some((part, parts)) = part_of(rest) {
             self.parts.entry((version, parts)).or_default().insert(part);

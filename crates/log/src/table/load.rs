@@ -44,8 +44,8 @@ impl Table {
         }
         let newest_checkpoint = listing.checkpoints.last().copied().unwrap_or(0);
         self.checkpointed.store(newest_checkpoint, Ordering::Relaxed);
-        let (origin, state) = self.load_from(&origins, newest).await?;
-        self.transactions_complete.store(origin == Origin::First, Ordering::Relaxed);
+        let state = self.load_from(&origins, newest).await?;
+        self.transactions_complete.store(state.has_all_transactions(), Ordering::Relaxed);
         Ok(Some(state))
     }
 
@@ -53,7 +53,7 @@ impl Table {
     ///
     /// A checkpoint doesn't say what commits the rows of another engine's files have: then the farthest origin is asked,
     /// which knows most.
-    async fn load_from(&self, origins: &[Origin], version: i64) -> Result<(Origin, TableState)> {
+    pub(super) async fn load_from(&self, origins: &[Origin], version: i64) -> Result<TableState> {
         let mut failure = None;
         for origin in origins {
             match self.load_origin(*origin, version).await {
@@ -63,9 +63,9 @@ impl Table {
                         && let Some(farthest) = farthest
                         && let Ok(more) = self.load_whole(*farthest, version).await
                     {
-                        return Ok((*farthest, more));
+                        return Ok(more);
                     }
-                    return Ok((*origin, state));
+                    return Ok(state);
                 }
                 Err(error) => {
                     tracing::warn!(table = %self.label, ?origin, %error, "a version can't be read from here; trying an older checkpoint");
@@ -95,7 +95,8 @@ impl Table {
         match origin {
             Origin::First => self.replay(begun(TableState::empty()), 0, version).await,
             Origin::Checkpoint(at) => {
-                let loaded = match self.access.load_checkpoint(at).await {
+                let loaded = self.access.load_checkpoint(at).await.map_err(|e| self.placed(e))?;
+                let loaded = match loaded {
                     Some(loaded) => loaded,
                     None => {
                         let loading = self.access.load(Some(at), &self.known_applications()).await;
@@ -103,7 +104,12 @@ impl Table {
                     }
                 };
                 // A checkpoint has no time; the commit that it stands for has, while it is kept.
-                let commit = self.read_commit(at).await?.unwrap_or_default();
+                // Nothing else of it is needed, so that it may be damaged.
+                let commit = match self.read_commit(at).await {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => None,
+                    found => found?,
+                }
+                .unwrap_or_default();
                 let state = TableState::loaded(loaded).made_at(commit_time(&commit));
                 self.replay(begun(state), at + 1, version).await
             }
@@ -152,7 +158,7 @@ impl Table {
                 ),
             )));
         }
-        self.load_from(&origins, version).await.map(|(_, state)| state)
+        self.load_from(&origins, version).await
     }
 
     /// Every version of the table that can be read, oldest first.

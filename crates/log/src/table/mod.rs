@@ -9,6 +9,7 @@ mod checkpoint;
 mod cleanup;
 mod commit;
 mod delta;
+mod examine;
 mod file_stats;
 mod follow;
 mod gap;
@@ -37,6 +38,7 @@ pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
 use delta::DeltaAccess;
+pub use examine::{Damage, Examination, FileRole};
 pub use file_stats::FileStats;
 pub use model::{
     Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,

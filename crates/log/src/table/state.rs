@@ -159,6 +159,8 @@ pub struct TableState {
     files: OrdMap<FileKey, Arc<DataFile>>,
     places: HashMap<Arc<str>, i64>,
     transactions: HashMap<Arc<str>, i64>,
+    /// Whether there is no transaction but those.
+    has_all_transactions: bool,
     moved: MovedFiles,
     /// When another engine last rewrote files, as far as the commits read here tell.
     rewritten_elsewhere_ms: Option<i64>,
@@ -193,6 +195,7 @@ impl TableState {
             moved: MovedFiles::new(),
             rewritten_elsewhere_ms: None,
             is_puzzled: false,
+            has_all_transactions: true,
         }
     }
 
@@ -208,8 +211,9 @@ impl TableState {
 
     /// The state that a checkpoint and the commits after it gave.
     pub(super) fn loaded(loaded: Loaded) -> Self {
-        let Loaded { version, metadata, protocol, files, transactions } = loaded;
-        let mut state = Self { version, protocol, ..Self::empty() };
+        let Loaded { version, metadata, protocol, files, transactions, has_all_transactions } =
+            loaded;
+        let mut state = Self { version, protocol, has_all_transactions, ..Self::empty() };
         state.metadata = Arc::new(metadata);
         for (app_id, last) in transactions {
             state.transactions.insert(Arc::from(app_id), last);
@@ -236,6 +240,7 @@ impl TableState {
             protocol: of.protocol.clone(),
             files,
             transactions,
+            has_all_transactions: false,
         })
     }
 
@@ -298,6 +303,11 @@ impl TableState {
     /// An application's last number, as far as the commits read here tell.
     pub fn transaction(&self, app_id: &str) -> Option<i64> {
         self.transactions.get(app_id).copied()
+    }
+
+    /// Whether an application that is not known here has made no progress at all.
+    pub(super) fn has_all_transactions(&self) -> bool {
+        self.has_all_transactions
     }
 
     /// The applications whose progress is known.

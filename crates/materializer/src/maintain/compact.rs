@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alluvium_log::{
-    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, Error, FileAdd, FileRemove, FooterCache,
-    Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE, StateDefinition,
-    TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet, fold_schema, log_schema,
-    statistics, value_field,
+    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParquet, Error, FileAdd, FileRemove,
+    FooterCache, Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE,
+    StateDefinition, TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet,
+    fold_schema, log_schema, statistics, value_field,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
@@ -308,8 +308,8 @@ impl RunWriter<'_> {
             .await
             .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
         let path = format!("{DT}={}/run-{}-{part}.parquet", self.day, self.run);
-        let size = encoded.bytes.len() as u64;
-        self.log.table().put_new(&path, encoded.bytes).await?;
+        let size = encoded.parquet.bytes.len() as u64;
+        self.log.table().put_new(&path, encoded.parquet.bytes).await?;
         metrics::counter!(crate::metrics::COMPACTED_BYTES).increment(size);
         let add = FileAdd {
             path,
@@ -319,6 +319,7 @@ impl RunWriter<'_> {
             data_change: false,
             stats: Some(encoded.stats),
             tags: BTreeMap::from([
+                (TAG_CHECK.to_owned(), encoded.parquet.check),
                 (TAG_COMMITS.to_owned(), encoded.commits),
                 (TAG_RUN.to_owned(), format!("{}/{part:010}", self.run)),
                 (TAG_SORTED.to_owned(), "true".to_owned()),
@@ -329,7 +330,7 @@ impl RunWriter<'_> {
 }
 
 struct Encoded {
-    bytes: bytes::Bytes,
+    parquet: EncodedParquet,
     stats: String,
     commits: String,
     rows: u64,
@@ -352,7 +353,7 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Encoded> {
     drop((all, leading));
     let stored: Vec<RecordBatch> =
         batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
-    Ok(Encoded { bytes: encode_parquet(&stored)?, stats, commits: format!("{low}-{high}"), rows })
+    Ok(Encoded { parquet: encode_parquet(&stored)?, stats, commits: format!("{low}-{high}"), rows })
 }
 
 fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {

@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 
 use alluvium_log::{
-    DataFile, Error, ErrorKind, FileAdd, Pins, Result, Table, TableState, VACUUM_APP_ID,
-    validate_state_name,
+    Damage, DataFile, Error, ErrorKind, Examination, FileAdd, FileRole, NO_SUM, Pins, Result,
+    Storage, Table, TableState, VACUUM_APP_ID, check_text, seal_text, validate_state_name,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -26,11 +26,16 @@ use super::{MATERIALIZER_APP_ID, Snapshot, SnapshotState};
 /// Records that are read at the same time.
 const READ_CONCURRENCY: usize = 8;
 const FORMAT_VERSION: i64 = 1;
+/// Of the sums of records.
+const SEED: u64 = 0;
 
 /// A version of the snapshot that is kept under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Savepoint {
+    /// The sum of the record's text, in the store only.
+    #[serde(rename = "alluvium.sum", skip_serializing_if = "Option::is_none", default)]
+    sum: Option<String>,
     format_version: i64,
     /// The name that it is released by.
     pub name: String,
@@ -130,6 +135,99 @@ pub fn validate_savepoint_name(name: &str) -> Result<()> {
     validate_state_name(name).map_err(|error| error.context("the name of a savepoint"))
 }
 
+/// Reads a record.
+fn decode(path: &Path, bytes: &[u8]) -> Result<Savepoint> {
+    let damaged = || {
+        Error::corrupt(format!(
+            "{path} is no record of a savepoint: put it back from a backup, or remove it to give up what it keeps"
+        ))
+    };
+    if check_text(SEED, bytes) == Some(false) {
+        return Err(damaged());
+    }
+    let savepoint: Savepoint =
+        serde_json::from_slice(bytes).map_err(|error| damaged().with_source(error))?;
+    Ok(Savepoint { sum: None, ..savepoint })
+}
+
+/// Looks at the records of a state's savepoints, and at the files that these keep in the snapshot's table.
+pub async fn examine_savepoints(
+    storage: &Storage,
+    state: &str,
+    table: &Table,
+    found: &mut Examination,
+) -> Result<()> {
+    let (store, folder) = (storage.object_store(), Path::from(format!("{state}/savepoints")));
+    let mut listed: Vec<ObjectMeta> = store.list(Some(&folder)).try_collect().await?;
+    listed.retain(|meta| meta.location.as_ref().ends_with(".json"));
+    let mut kept: Vec<(String, Savepoint)> = Vec::new();
+    for meta in &listed {
+        let bytes = match store.get(&meta.location).await {
+            Ok(found) => found.bytes().await?,
+            Err(object_store::Error::NotFound { .. }) => continue,
+            Err(error) => return Err(Error::from(error).context(&meta.location)),
+        };
+        found.files += 1;
+        found.bytes += meta.size;
+        match decode(&meta.location, &bytes) {
+            Ok(savepoint) if savepoint.is_released() => {}
+            Ok(savepoint) => kept.push((meta.location.to_string(), savepoint)),
+            Err(error) => found.damages.push(Damage {
+                file: meta.location.to_string(),
+                role: FileRole::Savepoint,
+                version: None,
+                is_needed: false,
+                problem: error.to_string(),
+            }),
+        }
+    }
+    examine_kept_files(table, &kept, found).await
+}
+
+/// Looks at the files that records keep, unless that was done, and notes the records whose files are not sound.
+async fn examine_kept_files(
+    table: &Table,
+    kept: &[(String, Savepoint)],
+    found: &mut Examination,
+) -> Result<()> {
+    let place = |path: &str| format!("{}/{}", table.label(), Path::from(path));
+    let mut files: BTreeMap<String, (Arc<FileAdd>, i64)> = BTreeMap::new();
+    for (_, savepoint) in kept {
+        for file in &savepoint.files {
+            files.insert(file.path.clone(), (Arc::new(file.add(0)), savepoint.log_commit));
+        }
+    }
+    let state = table.state();
+    files.retain(|path, _| {
+        let is_known = |damage: &Damage| damage.file == place(path);
+        state.file(path).is_none() && !found.damages.iter().any(is_known)
+    });
+    let mut own = Examination::default();
+    table.examine_files(files.into_values().collect(), None, &mut own).await?;
+    let problem_with = |path: &str| {
+        let all = found.damages.iter().chain(&own.damages);
+        all.filter(|damage| damage.role == FileRole::Data)
+            .find(|damage| damage.file == place(path))
+            .map(|damage| format!("it keeps {}: {}", damage.file, damage.problem))
+    };
+    let mut noted = Vec::new();
+    for (record, savepoint) in kept {
+        let problem = savepoint.files.iter().find_map(|file| problem_with(&file.path));
+        noted.extend(problem.map(|problem| Damage {
+            file: record.clone(),
+            role: FileRole::Savepoint,
+            version: Some(savepoint.log_commit),
+            is_needed: false,
+            problem,
+        }));
+    }
+    found.damages.extend(noted);
+    found.files += own.files;
+    found.bytes += own.bytes;
+    found.unchecked_files += own.unchecked_files;
+    Ok(())
+}
+
 impl Snapshot {
     fn savepoints_folder(&self) -> Path {
         Path::from(format!("{}/savepoints", self.inner.log.name()))
@@ -182,6 +280,7 @@ impl Snapshot {
         note: Option<&str>,
     ) -> Savepoint {
         Savepoint {
+            sum: None,
             format_version: FORMAT_VERSION,
             name: name.to_owned(),
             note: note.map(str::to_owned),
@@ -362,12 +461,7 @@ impl Snapshot {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(Error::from(error).context(path)),
         };
-        let savepoint: Savepoint = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::corrupt(format!(
-                "{path} is no record of a savepoint: put it back from a backup, or remove it to give up what it keeps"
-            ))
-            .with_source(error)
-        })?;
+        let savepoint = decode(path, &bytes)?;
         if savepoint.format_version != FORMAT_VERSION {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -388,8 +482,10 @@ impl Snapshot {
 
     /// Writes a record if there is none under its name.
     async fn put_record(&self, path: &Path, savepoint: &Savepoint) -> Result<()> {
-        let bytes = serde_json::to_vec_pretty(savepoint)
+        let unsealed = Savepoint { sum: Some(NO_SUM.to_owned()), ..savepoint.clone() };
+        let mut bytes = serde_json::to_vec_pretty(&unsealed)
             .map_err(|error| Error::internal("a savepoint").with_source(error))?;
+        seal_text(SEED, &mut bytes);
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let store = self.inner.storage.object_store();
         let error = match store.put_opts(path, bytes.into(), options).await {

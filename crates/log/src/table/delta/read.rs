@@ -64,6 +64,7 @@ pub(super) fn read_checkpoint(version: i64, bytes: Bytes) -> Result<Option<Loade
         protocol: from_protocol(protocol)?,
         files: adds.into_iter().map(file).collect::<Result<_>>()?,
         transactions: transactions.into_iter().map(|txn| (txn.app_id, txn.version)).collect(),
+        has_all_transactions: true,
     }))
 }
 
@@ -160,11 +161,13 @@ mod tests {
             }
             commit(&table, actions).await;
         }
-        assert!(table.access.load_checkpoint(29).await.is_none(), "there is none yet");
+        assert!(table.access.load_checkpoint(29).await.unwrap().is_none(), "there is none yet");
         assert!(table.checkpoint().await.unwrap());
         let apps: Vec<String> = (0..5).map(|n| format!("app {n}")).collect();
         let mut expected = table.access.load(Some(29), &apps).await.unwrap();
-        let mut found = table.access.load_checkpoint(29).await.unwrap();
+        let mut found = table.access.load_checkpoint(29).await.unwrap().unwrap();
+        assert!(found.has_all_transactions);
+        found.has_all_transactions = false;
         for loaded in [&mut expected, &mut found] {
             loaded.files.sort_by(|a, b| a.path.cmp(&b.path));
             for file in &mut loaded.files {
