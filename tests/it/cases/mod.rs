@@ -22,6 +22,7 @@ mod repair;
 mod restore;
 mod savepoints;
 mod schema;
+mod security;
 mod statistics;
 mod time_travel;
 mod times;

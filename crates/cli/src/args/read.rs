@@ -171,6 +171,25 @@ pub(crate) struct SqlArgs {
     /// The query; - reads it from standard input
     #[arg(value_name = "QUERY", allow_hyphen_values = true)]
     pub(crate) query: String,
+    /// End the query with an error when it takes longer than this, such as 30s or 5m
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub(crate) timeout: Option<Span>,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+/// A span of time, and how it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Span {
+    pub(crate) length: std::time::Duration,
+    pub(crate) text: String,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let ms = alluvium::parse_duration(text).map_err(|error| error.to_string())?;
+    let ms = u64::try_from(ms).map_err(|_| "a span is not negative".to_owned())?;
+    Ok(Span { length: std::time::Duration::from_millis(ms), text: text.to_owned() })
 }
 
 #[derive(Debug, Args)]

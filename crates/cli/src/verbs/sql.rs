@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use alluvium::datafusion::execution::SendableRecordBatchStream;
-use alluvium::{Error, sql_error};
+use alluvium::{Error, ErrorKind, sql_error};
 use arrow::array::RecordBatch;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
@@ -26,10 +26,30 @@ pub(super) async fn run(session: &mut Session<'_>, args: SqlArgs) -> Outcome {
         "-" => read_query(session)?,
         query => query.to_owned(),
     };
+    let SqlArgs { timeout, limit, .. } = args;
+    let Some(timeout) = timeout else { return answer(session, &query, limit).await };
+    // A query that computes for long may keep all threads of the runtime busy, which then tell no time: one of its own does.
+    let (over, is_over) = tokio::sync::oneshot::channel();
+    let length = timeout.length;
+    std::thread::spawn(move || {
+        std::thread::sleep(length);
+        over.send(()).ok();
+    });
+    tokio::select! {
+        outcome = answer(session, &query, limit) => outcome,
+        _ = is_over => Err(Error::new(
+            ErrorKind::LimitExceeded,
+            format!("the query took longer than --timeout {} and was ended: ask for less, or allow more", timeout.text),
+        )
+        .into()),
+    }
+}
+
+async fn answer(session: &mut Session<'_>, query: &str, limit: Option<u64>) -> Outcome {
     let store = session.open().await?;
-    let stream = store.sql(&query).await?;
+    let stream = store.sql(query).await?;
     let schema = stream.schema();
-    let (rows, remark) = session.emit(&schema, None, Query::start(stream)).await?;
+    let (rows, remark) = session.emit(&schema, limit, Query::start(stream)).await?;
     session.summarize(rows, None, remark);
     Ok(ExitCodes::OK)
 }

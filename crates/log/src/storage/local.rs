@@ -251,7 +251,13 @@ impl ObjectStore for LocalStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
+        let root = self.root.clone();
+        let inside = locations.map(move |location| {
+            let location = location?;
+            check_inside(&root, &location)?;
+            Ok(location)
+        });
+        self.inner.delete_stream(inside.boxed())
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -274,6 +280,21 @@ impl ObjectStore for LocalStore {
         self.inner.copy_opts(from, to, options).await?;
         let target = self.inner.path_to_filesystem(to)?;
         sync_file(target, self.durability).await
+    }
+}
+
+/// Refuses to remove what a link to a folder elsewhere leads to.
+fn check_inside(root: &FsPath, location: &Path) -> Result<()> {
+    let path = root.join(location.as_ref());
+    let Some(folder) = path.parent() else { return Ok(()) };
+    match folder.canonicalize() {
+        Ok(real) if !real.starts_with(root) => Err(Error::PermissionDenied {
+            path: path.display().to_string(),
+            source: "a link leads out of the store: nothing is removed behind it; remove the link"
+                .into(),
+        }),
+        // What isn't there can't be removed, which the removal tells.
+        _ => Ok(()),
     }
 }
 
