@@ -16,6 +16,7 @@ mod objects;
 mod operator;
 mod ordering;
 mod performance;
+mod processes;
 mod program;
 mod recovery;
 mod repair;
