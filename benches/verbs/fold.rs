@@ -8,7 +8,7 @@ use alluvium_benches::{
     open_state, parquet_session, run_child, timed, window_query,
 };
 use alluvium_log::{ReadSpec, RowFilter};
-use alluvium_materializer::{FoldSettings, file_input, log_files, whole_value};
+use alluvium_materializer::{FoldSettings, file_input, whole_value};
 
 use crate::Setup;
 
@@ -76,7 +76,7 @@ async fn fold_log(state: &RawState) -> Outcome<usize> {
         up_to_commit: Some(log_state.version),
         ..RowFilter::default()
     };
-    let files = log_files(&log_state, &filter);
+    let files = state.log().files(&log_state, &filter).await?;
     let spec = ReadSpec { payload: whole_value(&definition), filter };
     let footers = state.reader().footers();
     let inputs = files.iter().map(|file| file_input(log.table(), file, &spec, footers)).collect();

@@ -52,16 +52,16 @@ mod typed;
 mod upkeep;
 
 pub use alluvium_log::{
-    Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome, Error, ErrorKind, FileRole,
-    KeyFilter, Log, MaintenanceSettings, ManualClock, OrderBy, Receipt, RemoteSettings, Result,
-    SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table,
-    VacuumReport, duration_text, parse_duration, validate_state_name,
+    ArchiveUnreachable, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome, Error,
+    ErrorKind, FileRole, KeyFilter, Log, MaintenanceSettings, ManualClock, OrderBy, Receipt,
+    RemoteSettings, Result, SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions,
+    SystemClock, Table, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
-    BatchStream, Change as SnapshotChange, CompactReport, ExpireReport, Footprint, GridReport,
-    Horizon, Kept, KeptBy, LayoutSettings, MaintainReport, MaintainStep, MaterializeReport,
-    Readable, RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal,
-    VerifyReport,
+    ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport,
+    ExpireReport, Footprint, GridReport, Horizon, Kept, KeptBy, LayoutSettings, MaintainReport,
+    MaintainStep, MaterializeReport, Readable, RetentionReport, Savepoint, SavepointCost,
+    StepOutcome, StepReport, StopSignal, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,

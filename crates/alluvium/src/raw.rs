@@ -210,13 +210,33 @@ impl RawState {
         dry_run: bool,
         stop: &StopSignal,
     ) -> Result<MaintainReport> {
-        let options = MaintainOptions {
+        maintain(&self.snapshot, &self.maintain_options(steps, dry_run, stop)).await
+    }
+
+    /// The same, leaving the archive alone: every day stays where it is.
+    pub async fn maintain_hot(
+        &self,
+        steps: &[MaintainStep],
+        dry_run: bool,
+        stop: &StopSignal,
+    ) -> Result<MaintainReport> {
+        let options = self.maintain_options(steps, dry_run, stop);
+        maintain(&self.snapshot, &MaintainOptions { with_archive: false, ..options }).await
+    }
+
+    fn maintain_options(
+        &self,
+        steps: &[MaintainStep],
+        dry_run: bool,
+        stop: &StopSignal,
+    ) -> MaintainOptions {
+        MaintainOptions {
             steps: steps.to_vec(),
             materialize: self.materialize_options(false),
+            with_archive: true,
             dry_run,
             stop: stop.clone(),
-        };
-        maintain(&self.snapshot, &options).await
+        }
     }
 
     /// Tells what of the state is kept, what keeps it, what it costs, and what the next run of the job would take away.

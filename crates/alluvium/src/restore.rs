@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, OP_TYPE, OrderBy,
-    Result, RowFilter, STATE_KEY, StateDefinition, TableState, UPSERT, VERSION, event_time_type,
-    value_field,
+    Archived, DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, OP_TYPE,
+    OrderBy, Result, RowFilter, STATE_KEY, StateDefinition, TableState, UPSERT, VERSION,
+    event_time_type, value_field,
 };
 use alluvium_query::{Basis, Lookup, Point};
 use arrow::array::{
@@ -224,7 +224,11 @@ impl RawState {
 fn unchanged_since(basis: &Basis, keys: &KeyFilter) -> impl Fn(&TableState) -> bool + use<> {
     let from = basis.commit();
     let filter = RowFilter { keys: keys.clone(), after_commit: Some(from), ..RowFilter::default() };
-    move |state| !state.files_after(from).any(|file| filter.may_match(file))
+    move |state| {
+        // A row that came since may have moved to the archive already.
+        let moved = Archived::of(state).is_some_and(|archived| archived.commit > from);
+        !moved && !state.files_after(from).any(|file| filter.may_match(file))
+    }
 }
 
 fn checked_id(id: &str) -> Result<&str> {

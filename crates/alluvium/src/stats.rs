@@ -5,7 +5,7 @@ mod depth;
 use std::collections::BTreeMap;
 
 use alluvium_log::{DT, DataFile, OrderBy};
-use alluvium_materializer::CompactReport;
+use alluvium_materializer::{ArchiveTotals, CompactReport};
 use alluvium_query::Basis;
 use serde::Serialize;
 
@@ -78,6 +78,8 @@ pub struct StateStats {
     pub snapshot_written_ms: Option<i64>,
     /// The greatest event time of a row, or a little more, in milliseconds since 1970; not known if a file does not tell.
     pub newest_event_ms: Option<i64>,
+    /// What of the log lies in its archive, and is not counted above; nothing while nothing was ever moved there.
+    pub archive: Option<ArchiveTotals>,
     /// Files that a compaction would merge now.
     pub files_to_merge: u64,
     /// Their bytes.
@@ -129,6 +131,7 @@ impl StateStats {
             newest_event_ms: newest_event
                 .filter(|time| *time > i64::MIN)
                 .map(|time| time.div_euclid(1_000)),
+            archive: ArchiveTotals::of(log),
             files_to_merge: debt.files_removed,
             bytes_to_merge: debt.bytes_before,
             days_to_merge: debt.days.len() as u64,

@@ -118,6 +118,7 @@ pub struct StoreBuilder {
     settings: StoreSettings,
     clock: Arc<dyn Clock>,
     storage: Option<Storage>,
+    archive: Option<Storage>,
 }
 
 impl StoreBuilder {
@@ -151,6 +152,12 @@ impl StoreBuilder {
         self
     }
 
+    /// Where the archives of states lie that have `archive` set, if not at that URI itself; for stores that a URI can't name.
+    pub fn archive_storage(mut self, storage: Storage) -> Self {
+        self.archive = Some(storage);
+        self
+    }
+
     /// Opens the store. Nothing of its states is read yet.
     pub async fn open(self) -> Result<Store> {
         self.settings.validate()?;
@@ -166,6 +173,7 @@ impl StoreBuilder {
         Ok(Store {
             inner: Arc::new(StoreInner {
                 storage,
+                archive: self.archive,
                 settings: self.settings,
                 clock: self.clock,
                 footers,
@@ -185,6 +193,7 @@ pub struct Store {
 #[derive(Debug)]
 struct StoreInner {
     storage: Storage,
+    archive: Option<Storage>,
     settings: StoreSettings,
     clock: Arc<dyn Clock>,
     footers: Arc<FooterCache>,
@@ -206,6 +215,7 @@ impl Store {
             settings: StoreSettings::default(),
             clock: Arc::new(SystemClock),
             storage: None,
+            archive: None,
         }
     }
 
@@ -349,7 +359,12 @@ impl Store {
     }
 
     fn log_options(&self) -> LogOptions {
-        LogOptions { clock: self.inner.clock.clone(), ..LogOptions::default() }
+        LogOptions {
+            clock: self.inner.clock.clone(),
+            durability: self.inner.settings.durability,
+            archive: self.inner.archive.clone(),
+            ..LogOptions::default()
+        }
     }
 
     async fn raw(&self, log: Log) -> Result<RawState> {

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use alluvium_log::{Error, KeyFilter, OrderBy, Rank, Receipt, Result};
+use alluvium_log::{Archived, Error, KeyFilter, OrderBy, Rank, Receipt, Result};
 use alluvium_materializer::whole_value;
 use alluvium_query::{Basis, Lookup, Point};
 use futures::stream::BoxStream;
@@ -292,7 +292,9 @@ impl<V: Value> Shared<V> {
         if known >= to || !self.cache.is_on() {
             return Ok(());
         }
-        let has_rows = basis.log().file_count() > 0 || basis.snapshot().files().next().is_some();
+        let has_rows = basis.log().file_count() > 0
+            || Archived::of(basis.log()).is_some()
+            || basis.snapshot().files().next().is_some();
         if self.cache.start_at(to, has_rows) {
             return Ok(());
         }
@@ -412,6 +414,10 @@ impl<V: Value> StateAt<V> {
 fn greatest_order(basis: &Basis) -> i64 {
     let by_time = basis.definition().order_by == OrderBy::EventTime;
     let (log, snapshot) = (basis.log(), basis.snapshot());
+    // Archived rows are no greater than what a snapshot that folds them holds.
+    if Archived::of(log).is_some_and(|archived| archived.commit > snapshot.log_commit()) {
+        return i64::MAX;
+    }
     let of_files = log
         .files()
         .map(|file| if by_time { file.stats.max_event_time } else { file.stats.max_version })

@@ -50,6 +50,19 @@ impl Default for StateSettings {
     }
 }
 
+/// A random (version 4) UUID, as Delta asks for.
+pub(crate) fn random_table_id() -> String {
+    let (high, low): (u64, u64) = (crate::random::random(), crate::random::random());
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        (low >> 48) & 0x3fff | 0x8000,
+        low & 0xffff_ffff_ffff
+    )
+}
+
 impl StateDefinition {
     /// A state with these fields, brought to canonical types and checked.
     pub fn new(fields: &Fields, settings: StateSettings) -> Result<Self> {
@@ -76,18 +89,8 @@ impl StateDefinition {
 
     /// The metadata of a new log table.
     pub(crate) fn new_metadata(&self, now_ms: i64) -> Result<TableMetadata> {
-        let (high, low): (u64, u64) = (crate::random::random(), crate::random::random());
-        // A random (version 4) UUID, as Delta asks for.
-        let id = format!(
-            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
-            high >> 32,
-            (high >> 16) & 0xffff,
-            high & 0xfff,
-            (low >> 48) & 0x3fff | 0x8000,
-            low & 0xffff_ffff_ffff
-        );
         let mut metadata = TableMetadata {
-            id,
+            id: random_table_id(),
             schema: Arc::new(Schema::empty()),
             partition_columns: vec![DT.to_owned()],
             properties: BTreeMap::from([

@@ -10,8 +10,22 @@ pub const EXPIRE_APP_ID: &str = "alluvium/expire";
 /// The application id under which the greatest expired value is recorded of what the state is ordered by first.
 pub const EXPIRE_ORDER_APP_ID: &str = "alluvium/expire/order";
 /// What every state of a log's table must know beside its own progress.
-pub(crate) const LOG_APP_IDS: [&str; 3] =
-    [crate::log::REWRITER_APP_ID, EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID];
+pub(crate) const LOG_APP_IDS: [&str; 11] = {
+    let archive = crate::archive::ARCHIVE_APP_IDS;
+    [
+        crate::log::REWRITER_APP_ID,
+        EXPIRE_APP_ID,
+        EXPIRE_ORDER_APP_ID,
+        archive[0],
+        archive[1],
+        archive[2],
+        archive[3],
+        archive[4],
+        archive[5],
+        archive[6],
+        archive[7],
+    ]
+};
 
 /// What of a log has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod archive;
 mod checksum;
 mod clock;
 mod columns;
@@ -61,6 +62,10 @@ mod table;
 mod tests;
 mod writer;
 
+pub use archive::{
+    ARCHIVE_APP_ID, ArchiveOutcome, ArchiveUnreachable, Archived, ArchivedFiles, archive_path,
+    day_of,
+};
 pub use checksum::{NO_SUM, SUM_ENTRY, TAG_CHECK, check_text, seal_text};
 pub use clock::{Clock, HLC_LOW_BITS, HybridClock, ManualClock, SystemClock};
 pub use columns::{

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use arrow::array::RecordBatch;
 use parking_lot::{Mutex, RwLock};
 
+use crate::archive::{Archived, KnownArchive};
 use crate::clock::{Clock, HybridClock, SystemClock};
 use crate::definition::StateDefinition;
 use crate::epoch::EpochCommit;
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
-use crate::storage::{Storage, validate_state_name};
+use crate::storage::{Durability, Storage, validate_state_name};
 use crate::table::{Action, Attempt, Outcome, Table, TableState};
 use crate::writer::GroupCommitter;
 pub(crate) use stage::StagedFile;
@@ -60,11 +61,21 @@ pub struct LogOptions {
     pub group_rows: usize,
     /// Whether checkpoints are written in the background when they are due.
     pub background_checkpoints: bool,
+    /// What an acknowledged write means where an archive is opened by its URI.
+    pub durability: Durability,
+    /// Where archives lie whose URI is set, if not at that URI itself.
+    pub archive: Option<Storage>,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), group_rows: 262_144, background_checkpoints: true }
+        Self {
+            clock: Arc::new(SystemClock),
+            group_rows: 262_144,
+            background_checkpoints: true,
+            durability: Durability::default(),
+            archive: None,
+        }
     }
 }
 
@@ -77,6 +88,8 @@ pub struct Log {
 #[derive(Debug)]
 pub(crate) struct LogInner {
     pub(crate) name: String,
+    pub(crate) storage: Storage,
+    pub(crate) archive: KnownArchive,
     pub(crate) table: Arc<Table>,
     pub(crate) options: LogOptions,
     definition: RwLock<(i64, Arc<StateDefinition>)>,
@@ -132,7 +145,7 @@ impl Log {
         )
         .await?;
         if let Some(table) = created {
-            return Ok((Self::new(name, table, options)?, true));
+            return Ok((Self::new(storage, name, table, options)?, true));
         }
         let log = Self::open(storage, name, options).await?.ok_or_else(|| {
             Error::corrupt(format!("the state {name} has a first commit, but can't be opened"))
@@ -158,17 +171,19 @@ impl Log {
         validate_state_name(name)?;
         match Table::open(storage, &log_path(name), options.clock.clone(), &LOG_APP_IDS).await? {
             None => Ok(None),
-            Some(table) => Self::new(name, table, options).map(Some),
+            Some(table) => Self::new(storage, name, table, options).map(Some),
         }
     }
 
-    fn new(name: &str, table: Table, options: LogOptions) -> Result<Self> {
+    fn new(storage: &Storage, name: &str, table: Table, options: LogOptions) -> Result<Self> {
         let state = table.state();
         let definition = StateDefinition::from_metadata(&state.metadata)
             .map_err(|error| error.context(format!("state {name}")))?;
         Ok(Self {
             inner: Arc::new(LogInner {
                 name: name.to_owned(),
+                storage: storage.clone(),
+                archive: KnownArchive::default(),
                 table: Arc::new(table),
                 definition: RwLock::new((state.version, Arc::new(definition))),
                 versions: HybridClock::new(options.clock.clone()),
@@ -230,8 +245,14 @@ impl Log {
                 let stored = MaintenanceSettings::from_metadata(&state.metadata)?;
                 let wanted = changes
                     .iter()
-                    .try_fold(stored, |settings, (name, value)| settings.with(name, value))?;
+                    .try_fold(stored.clone(), |settings, (name, value)| settings.with(name, value))?;
                 wanted.validate()?;
+                if wanted.archive != stored.archive && Archived::of(state).is_some() {
+                    return Err(Error::invalid(format!(
+                        "rows of the log lie in the archive at {}: it can't be set to another place",
+                        self.archive_place(&stored)
+                    )));
+                }
                 if wanted == stored {
                     return Ok(Attempt::Stop(()));
                 }

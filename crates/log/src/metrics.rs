@@ -29,3 +29,5 @@ pub const PAGE_CACHE_BYTES: &str = "alluvium_page_cache_bytes";
 pub const STORE_REQUESTS: &str = "alluvium_store_requests_total";
 /// Seconds from sending a request to an object store until its answer begins, by `method`.
 pub const STORE_REQUEST_SECONDS: &str = "alluvium_store_request_seconds";
+/// Bytes of files copied to archives.
+pub const BYTES_ARCHIVED: &str = "alluvium_bytes_archived_total";

@@ -1,5 +1,6 @@
 //! The settings of a state's maintenance: kept in the log table's properties, so that every process obeys them.
 
+mod archive;
 mod grid;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ pub const LEAST_COMMIT_RETENTION_MS: i64 = HOUR_MS;
 pub const LEAST_FILE_RETENTION_MS: i64 = HOUR_MS;
 
 /// How long what is kept of a state. All spans are in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MaintenanceSettings {
     /// Versions of both tables can be read by their own number for this long: 30 days. Their commits stay that long.
@@ -38,6 +39,11 @@ pub struct MaintenanceSettings {
     pub log_retention_ms: Option<i64>,
     /// Snapshots that stay readable beyond the as-of window: none.
     pub snapshot_grid: SnapshotGrid,
+    /// Whole days move to the archive when they have been over for this long and a snapshot holds what their rows came to; `None`:
+    /// every day stays in the log.
+    pub hot_days_ms: Option<i64>,
+    /// The URI under which archives lie, this one in `<state>/archive`; `None`: the store itself.
+    pub archive: Option<String>,
 }
 
 impl Default for MaintenanceSettings {
@@ -50,6 +56,8 @@ impl Default for MaintenanceSettings {
             compact_after_ms: DAY_MS,
             log_retention_ms: None,
             snapshot_grid: SnapshotGrid::default(),
+            hot_days_ms: None,
+            archive: None,
         }
     }
 }
@@ -67,6 +75,11 @@ const NAMES: [(&str, &str); 5] = [
 /// The setting that may be without an end, and how that is written.
 const LOG_RETENTION: (&str, &str) = ("log_retention", "alluvium.logRetention");
 const FOREVER: &str = "forever";
+/// The other one.
+const HOT_DAYS: (&str, &str) = ("hot_days", "alluvium.hotDays");
+/// Where archives lie, and how the store itself is written.
+const ARCHIVE: (&str, &str) = ("archive", "alluvium.archive");
+const IN_THE_STORE: &str = "default";
 /// The setting that is no span.
 const SNAPSHOT_GRID: (&str, &str) = ("snapshot_grid", "alluvium.snapshotGrid");
 
@@ -83,21 +96,37 @@ impl MaintenanceSettings {
 
     /// The settings by name, each as it would be given to [`MaintenanceSettings::with`].
     pub fn named(&self) -> BTreeMap<&'static str, String> {
-        let mut copy = *self;
+        let mut copy = self.clone();
         let values = copy.fields().map(|value| duration_text(*value));
         let mut named: BTreeMap<_, _> = NAMES.iter().map(|(name, _)| *name).zip(values).collect();
         let kept = self.log_retention_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
         named.insert(LOG_RETENTION.0, kept);
         named.insert(SNAPSHOT_GRID.0, self.snapshot_grid.to_string());
+        let hot = self.hot_days_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
+        named.insert(HOT_DAYS.0, hot);
+        let place = self.archive.clone().unwrap_or_else(|| IN_THE_STORE.to_owned());
+        named.insert(ARCHIVE.0, place);
         named
     }
 
     /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`, and for
-    /// `log_retention` also `forever`; for `snapshot_grid` see [`SnapshotGrid`].
+    /// `log_retention` and `hot_days` also `forever`; `archive` is a URI or `default`; for `snapshot_grid` see [`SnapshotGrid`].
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
+        let endless = |value: &str| match value.trim() == FOREVER {
+            true => Ok(None),
+            false => parse_duration(value).map(Some),
+        };
         if name == LOG_RETENTION.0 {
-            self.log_retention_ms =
-                if value.trim() == FOREVER { None } else { Some(parse_duration(value)?) };
+            self.log_retention_ms = endless(value)?;
+            return Ok(self);
+        }
+        if name == HOT_DAYS.0 {
+            self.hot_days_ms = endless(value)?;
+            return Ok(self);
+        }
+        if name == ARCHIVE.0 {
+            let value = value.trim().trim_end_matches('/');
+            self.archive = (value != IN_THE_STORE).then(|| value.to_owned());
             return Ok(self);
         }
         if name == SNAPSHOT_GRID.0 {
@@ -110,7 +139,7 @@ impl MaintenanceSettings {
             Some(field) => *field = span,
             None => {
                 let mut names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-                names.extend([LOG_RETENTION.0, SNAPSHOT_GRID.0]);
+                names.extend([LOG_RETENTION.0, SNAPSHOT_GRID.0, HOT_DAYS.0, ARCHIVE.0]);
                 return Err(Error::invalid(format!(
                     "there is no setting {name:?}: the settings are {}",
                     names.join(", ")
@@ -149,6 +178,7 @@ impl MaintenanceSettings {
         within_commits("file_retention", self.file_retention_ms)?;
         within_commits("as_of_window", self.as_of_window_ms)?;
         self.snapshot_grid.validate()?;
+        self.validate_archive()?;
         self.validate_log_retention()
     }
 
@@ -187,6 +217,8 @@ impl MaintenanceSettings {
             }
         }
         settings.log_retention_ms = interval(metadata, LOG_RETENTION.1)?;
+        settings.hot_days_ms = interval(metadata, HOT_DAYS.1)?;
+        settings.archive = metadata.properties.get(ARCHIVE.1).cloned();
         if let Some(text) = metadata.properties.get(SNAPSHOT_GRID.1) {
             settings.snapshot_grid = text.parse().map_err(|error: Error| {
                 Error::corrupt(format!("the property {}", SNAPSHOT_GRID.1)).with_source(error)
@@ -204,6 +236,11 @@ impl MaintenanceSettings {
             put_interval(metadata, property, (value != default).then_some(*value));
         }
         put_interval(metadata, LOG_RETENTION.1, self.log_retention_ms);
+        put_interval(metadata, HOT_DAYS.1, self.hot_days_ms);
+        match self.archive.take() {
+            None => metadata.properties.remove(ARCHIVE.1),
+            Some(uri) => metadata.properties.insert(ARCHIVE.1.to_owned(), uri),
+        };
         let (_, property) = SNAPSHOT_GRID;
         match self.snapshot_grid.is_none() {
             true => metadata.properties.remove(property),
@@ -307,15 +344,18 @@ mod tests {
             .and_then(|settings| settings.with("compact_after", "36h"))
             .and_then(|settings| settings.with("log_retention", "52w"))
             .and_then(|settings| settings.with("snapshot_grid", "1h:7d,1d:52w"))
+            .and_then(|settings| settings.with("hot_days", "30d"))
+            .and_then(|settings| settings.with("archive", "/cold/"))
             .unwrap();
-        settings.write_to(&mut table);
+        settings.clone().write_to(&mut table);
         assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), settings);
         assert_eq!(settings.named()["commit_retention"], "90d");
         assert_eq!(settings.named()["compact_after"], "36h");
         assert_eq!(settings.named()["log_retention"], "364d");
+        assert_eq!(settings.named()["archive"], "/cold");
         let endless = settings.with("log_retention", "forever").unwrap();
         assert_eq!(endless.named()["log_retention"], "forever");
-        endless.write_to(&mut table);
+        endless.clone().write_to(&mut table);
         assert_eq!(MaintenanceSettings::from_metadata(&table).unwrap(), endless);
         MaintenanceSettings::default().write_to(&mut table);
         assert_eq!(table, metadata(), "defaults are not written, and nothing else is touched");
@@ -346,6 +386,9 @@ mod tests {
             ("as_of_window", "5w", "as_of_window (35d)"),
             ("snapshot_grid", "1h:7d,10m:1d", "each level"),
             ("log_retention", "6d", "log_retention (6d) is shorter than as_of_window (7d)"),
+            ("hot_days", "6d", "hot_days (6d) is shorter than as_of_window (7d)"),
+            ("archive", "memory://a", "what lies in memory"),
+            ("archive", "cold", "give an absolute path"),
         ];
         for (name, value, rule) in broken {
             let settings = MaintenanceSettings::default().with(name, value).unwrap();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DataFile, Error, FooterCache, ROW_GROUP_ROWS, ReadHints, ReadSpec, Result, RowFilter,
-    StateDefinition, Table, TableState, read_file_with, value_field,
+    DataFile, Error, FooterCache, ROW_GROUP_ROWS, ReadHints, ReadSpec, Result, StateDefinition,
+    Table, TableState, read_file_with, value_field,
 };
 use arrow::datatypes::FieldRef;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -74,14 +74,6 @@ fn open_bytes(file: &DataFile) -> u64 {
     let Some(rows) = file.stats.rows.filter(|rows| *rows > 0) else { return file.add.size };
     let of_rows = |count: usize| file.add.size * rows.min(count as u64) / rows;
     of_rows(ROW_GROUP_ROWS) + DECODED_BATCHES * EXPANSION * of_rows(FILE_BATCH_ROWS)
-}
-
-/// The log files that may hold rows which a filter wants.
-pub fn log_files(log: &TableState, filter: &RowFilter) -> Vec<Arc<DataFile>> {
-    log.files_after(filter.after_commit.unwrap_or(-1))
-        .filter(|file| filter.may_match(file))
-        .cloned()
-        .collect()
 }
 
 /// The snapshot's files, base and runs, that may hold wanted rows, as inputs of a fold.

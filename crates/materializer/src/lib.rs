@@ -56,15 +56,13 @@ pub use fold::{
     merge_partly,
 };
 pub use hash::{RowsHash, hash_rows};
-pub use inputs::{
-    file_input, file_stream, file_stream_with, log_files, snapshot_inputs, whole_value,
-};
+pub use inputs::{file_input, file_stream, file_stream_with, snapshot_inputs, whole_value};
 pub use layout::LayoutSettings;
 pub use maintain::{
-    COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport, Footprint, Kept, KeptBy,
-    MaintainOptions, MaintainReport, MaintainStep, Readable, RetentionReport, SavepointCost,
-    StepOutcome, StepReport, StopSignal, compact, compaction_debt, expire, explain_retention,
-    maintain,
+    ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
+    Footprint, Kept, KeptBy, MaintainOptions, MaintainReport, MaintainStep, Readable,
+    RetentionReport, SavepointCost, StepOutcome, StepReport, StopSignal, archive, compact,
+    compaction_debt, expire, explain_retention, maintain,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,

@@ -13,9 +13,7 @@ use serde::Serialize;
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
 use crate::fold::{BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, merge};
-use crate::inputs::{
-    check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value,
-};
+use crate::inputs::{check_not_ahead, file_input, file_stream, snapshot_inputs, whole_value};
 use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
@@ -184,7 +182,7 @@ async fn attempt(
     let to = log_state.version;
     let filter =
         RowFilter { after_commit: Some(from), up_to_commit: Some(to), ..RowFilter::default() };
-    let tail = log_files(&log_state, &filter);
+    let tail = log.files(&log_state, &filter).await?;
     if tail.is_empty() && !rebuild {
         return Ok(Some(up_to_date(&before, from, to, started)));
     }

@@ -16,3 +16,5 @@ pub const CONFLICTING_TIES: &str = "alluvium_conflicting_ties_total";
 pub const COMPACTED_BYTES: &str = "alluvium_compacted_bytes_total";
 /// Rows that left logs by expiry.
 pub const ROWS_EXPIRED: &str = "alluvium_rows_expired_total";
+/// Rows that moved to archives.
+pub const ROWS_ARCHIVED: &str = "alluvium_rows_archived_total";

@@ -14,9 +14,7 @@ use serde::Serialize;
 use crate::effect::rank;
 use crate::fold::{BatchStream, FoldSettings, fold};
 use crate::hash::{RowsHash, hash_rows};
-use crate::inputs::{
-    check_not_ahead, file_input, file_stream, log_files, snapshot_inputs, whole_value,
-};
+use crate::inputs::{check_not_ahead, file_input, file_stream, snapshot_inputs, whole_value};
 use crate::materialize::lost_rows;
 use crate::snapshot::{Snapshot, SnapshotState, file_hash};
 
@@ -135,10 +133,9 @@ async fn open_both(
         ..RowFilter::default()
     };
     let spec = ReadSpec { payload, filter };
-    let mut inputs: Vec<_> = log_files(log_state, &spec.filter)
-        .iter()
-        .map(|file| file_input(log.table(), file, &spec, &options.footers))
-        .collect();
+    let files = log.files(log_state, &spec.filter).await?;
+    let mut inputs: Vec<_> =
+        files.iter().map(|file| file_input(log.table(), file, &spec, &options.footers)).collect();
     let spec = ReadSpec { filter: RowFilter::default(), ..spec };
     inputs.extend(snapshot_inputs(base, &spec, &options.footers));
     let order_by = definition.order_by;

@@ -6,7 +6,7 @@ use alluvium_log::{
     EVENT_TIME, Error, FOLD_COLUMNS, KeyFilter, ReadSpec, Result, RowFilter, STATE_KEY,
     StateDefinition, VERSION, event_time_type, read_file,
 };
-use alluvium_materializer::{BatchStream, log_files, whole_value};
+use alluvium_materializer::{BatchStream, whole_value};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, new_null_array};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -92,7 +92,7 @@ impl Reader {
             up_to_commit: Some(last),
             ..RowFilter::default()
         };
-        let files = log_files(&basis.log, &filter);
+        let files = self.log_files(basis, &filter).await?;
         if crate::scan::log_rows(&files) > CHANGED_ROWS {
             return Ok(None);
         }

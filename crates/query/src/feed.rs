@@ -6,7 +6,7 @@ use alluvium_log::{
     DataFile, Error, KeyFilter, OrderBy, ReadSpec, Result, RowFilter, StateDefinition, read_file,
     read_keys,
 };
-use alluvium_materializer::{log_files, whole_value};
+use alluvium_materializer::whole_value;
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::FieldRef;
@@ -77,7 +77,7 @@ impl Reader {
             up_to_commit: Some(basis.commit()),
             ..RowFilter::default()
         };
-        let files = log_files(&basis.log, &filter);
+        let files = self.log_files(basis, &filter).await?;
         let mut known = files.iter().map(|file| file.stats.rows);
         let rows = known.try_fold(0_u64, |sum, rows| sum.checked_add(rows?));
         if rows.is_none_or(|rows| rows > limit_rows) {

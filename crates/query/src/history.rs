@@ -8,7 +8,7 @@ use alluvium_log::{
     ReadSpec, Result, RowFilter, STATE_KEY, StateDefinition, VERSION, event_time_type, read_file,
     value_field,
 };
-use alluvium_materializer::{BatchStream, log_files, rank};
+use alluvium_materializer::{BatchStream, rank};
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, UInt32Array,
 };
@@ -89,7 +89,7 @@ impl Reader {
         self.check_changes(basis, after, question).await?;
         // What is older decides which rows came late.
         let filter = RowFilter { keys, ..point.filter(basis.commit()) };
-        let files = log_files(&basis.log, &filter);
+        let files = self.log_files(basis, &filter).await?;
         let windows = key_windows(&files, &filter);
         let rows = self.windows(basis, windows, Arrangement::ByKey);
         if after <= 0 {
@@ -123,7 +123,7 @@ impl Reader {
             up_to_commit: Some(basis.commit()),
             ..RowFilter::default()
         };
-        let files = log_files(&basis.log, &filter);
+        let files = self.log_files(basis, &filter).await?;
         let windows = commit_windows(&files, &filter);
         Ok(self.windows(basis, windows, Arrangement::ByCommit))
     }
@@ -154,7 +154,7 @@ impl Reader {
         let append_id: FieldRef = Arc::new(Field::new(APPEND_ID, DataType::Utf8, true));
         let payload = vec![value_field(&definition.stored_fields()), append_id];
         let spec = ReadSpec { payload, filter };
-        let files = log_files(&basis.log, &spec.filter);
+        let files = self.log_files(basis, &spec.filter).await?;
         let spec = &spec;
         let batches: Vec<Vec<RecordBatch>> = stream::iter(files.clone())
             .map(|file| {

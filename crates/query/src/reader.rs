@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log, OrderBy, PageCache,
-    ReadSpec, Result, RowFilter, Table, read_keys,
+    ArchivedFiles, DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log,
+    OrderBy, PageCache, ReadSpec, Result, RowFilter, Table, read_keys,
 };
-use alluvium_materializer::{BaseBounds, Snapshot, SnapshotState, log_files, rank, whole_value};
+use alluvium_materializer::{BaseBounds, Snapshot, SnapshotState, rank, whole_value};
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
+use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::{Mutex as SyncMutex, RwLock as SyncRwLock};
 use quick_cache::DefaultHashBuilder;
@@ -146,6 +147,24 @@ impl Reader {
     /// The decoded pages that lookups share.
     pub fn pages(&self) -> &Arc<PageCache> {
         &self.inner.options.pages
+    }
+
+    /// The files of a basis that may hold rows which a filter wants, of the log and where it reaches back so far of the archive.
+    pub fn log_files<'a>(
+        &'a self,
+        basis: &'a Basis,
+        filter: &'a RowFilter,
+    ) -> BoxFuture<'a, Result<Vec<Arc<DataFile>>>> {
+        self.inner.log.files(&basis.log, filter)
+    }
+
+    /// The archived files that a filter reaches back to; none where it needs nothing of the archive.
+    pub(crate) async fn archived(
+        &self,
+        basis: &Basis,
+        filter: &RowFilter,
+    ) -> Result<Option<Arc<ArchivedFiles>>> {
+        self.inner.log.archived(&basis.log, filter.after_commit.unwrap_or(-1)).await
     }
 
     /// Whether the tail, when a read last asked for it, took more than half of [`ReaderOptions::tail_bytes`]. Beyond all of it, reads go
@@ -307,7 +326,7 @@ impl Reader {
         let mut reads: Vec<(Arc<Table>, Arc<DataFile>, ReadSpec)> = Vec::new();
         if !in_memory {
             let spec = ReadSpec { payload: payload.clone(), filter: filter.clone() };
-            let files = log_files(&basis.log, &spec.filter);
+            let files = self.log_files(basis, &spec.filter).await?;
             reads.extend(
                 files.into_iter().map(|file| (self.log_table().clone(), file, spec.clone())),
             );

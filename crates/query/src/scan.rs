@@ -8,7 +8,7 @@ use alluvium_log::{
 };
 use alluvium_materializer::{
     BatchStream, SnapshotState, SortedInput, file_input, file_stream, file_stream_with, fold,
-    least_key, log_files, merge_partly, supersede,
+    least_key, merge_partly, supersede,
 };
 use arrow::array::{Array, AsArray, RecordBatch, StringArray};
 use arrow::array::{ArrayRef, StructArray, new_null_array};
@@ -47,6 +47,8 @@ pub struct ScanSources {
     pub run_files: usize,
     /// Log files beside them.
     pub log_files: usize,
+    /// How many of these lie in the archive.
+    pub archived_files: usize,
 }
 
 impl Reader {
@@ -80,7 +82,8 @@ impl Reader {
         let snapshot = self.snapshot_for(basis, point).await?;
         let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
         let mut plan = ScanPlan::new(self, &snapshot, &spec);
-        plan.take(hints, &log_files(&basis.log, &spec.filter), basis.definition.order_by);
+        let tail_files = self.log_files(basis, &spec.filter).await?;
+        plan.take(hints, &tail_files, basis.definition.order_by);
         let tail = self.tail_of(basis, point, &spec).await?;
         let ranges = match &tail {
             TailRows::Streamed(_) => vec![keys],
@@ -126,6 +129,7 @@ impl Reader {
         let snapshot = self.snapshot_for(basis, point).await?;
         let filter = tail_filter(basis, point, &snapshot, keys);
         let wanted = RowFilter { keys: keys.clone(), ..RowFilter::default() };
+        let files = self.log_files(basis, &filter).await?;
         let count =
             |files: Vec<Arc<DataFile>>| files.iter().filter(|file| wanted.may_match(file)).count();
         Ok(ScanSources {
@@ -133,7 +137,8 @@ impl Reader {
             snapshot_commit: snapshot.log_commit(),
             base_files: count(snapshot.base()),
             run_files: count(snapshot.runs()),
-            log_files: log_files(&basis.log, &filter).len(),
+            log_files: files.len(),
+            archived_files: files.iter().filter(|file| file.is_archived()).count(),
         })
     }
 
@@ -148,7 +153,7 @@ impl Reader {
                 .collect::<Result<Vec<_>>>()?;
             return Ok(TailRows::Shared(projected));
         }
-        let files = log_files(&basis.log, &spec.filter);
+        let files = self.log_files(basis, &spec.filter).await?;
         let rows = log_rows(&files);
         let stored = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.add.size));
         let in_memory = usize::try_from(stored.saturating_mul(EXPANSION)).unwrap_or(usize::MAX);

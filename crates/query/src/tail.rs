@@ -8,7 +8,7 @@ use alluvium_log::{
     Error, FOLD_COLUMNS, FooterCache, Log, OrderBy, ReadSpec, Result, RowFilter, TableState,
     read_file,
 };
-use alluvium_materializer::{fold_batches, log_files, rank};
+use alluvium_materializer::{fold_batches, rank};
 use arrow::array::{AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
@@ -182,7 +182,7 @@ impl Tail {
                 ..RowFilter::default()
             },
         };
-        let files = log_files(state, &spec.filter);
+        let files = log.files(state, &spec.filter).await?;
         let stored: u64 = files.iter().map(|file| file.add.size).sum();
         if usize::try_from(stored).unwrap_or(usize::MAX).saturating_add(self.bytes()) > limit_bytes
         {

@@ -1,5 +1,6 @@
 //! Failures that real people had, by the ids under which they are collected; each comes out right here.
 
+mod archive;
 mod cleanup;
 mod compaction;
 mod concurrency;

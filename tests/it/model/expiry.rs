@@ -18,6 +18,13 @@ pub(crate) const SETTINGS: [(&str, &str); 4] = [
     ("as_of_window", "2d"),
     ("log_retention", "3d"),
 ];
+/// Settings under which days move to the archive before.
+pub(crate) const ARCHIVE: [(&str, &str); 4] = [
+    ("commit_retention", "8d"),
+    ("file_retention", "2d"),
+    ("as_of_window", "2d"),
+    ("hot_days", "2d"),
+];
 /// What is promised of the window: all but what the longest read may take.
 const WINDOW: i64 = 2 * 24 * 60 * MINUTE - 30 * MINUTE;
 

@@ -125,6 +125,12 @@ impl World {
             let changes = expiry::SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
             created.set_maintenance(&changes).await.unwrap();
         }
+        // Every other sequence of months moves its days to an archive: no answer may differ.
+        let archives = kind.months && seed % 2 == 0;
+        if archives {
+            let changes = expiry::ARCHIVE.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            created.set_maintenance(&changes).await.unwrap();
+        }
         let pools = Pools::new(&mut rng);
         let (mut handles, mut stores, mut all_settings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..HANDLES {
@@ -142,7 +148,7 @@ impl World {
             ledger: Ledger::new(kind.order_by),
             pools,
             rng,
-            newest: i64::from(kind.expires),
+            newest: i64::from(kind.expires) + i64::from(archives),
             folds: Folds::default(),
             saved: Vec::new(),
             clock,

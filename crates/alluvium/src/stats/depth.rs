@@ -1,7 +1,7 @@
 //! What only the rows of a log tell: how many keys, how many changes came late, how many ties conflict.
 
 use alluvium_log::{DELETE, OP_TYPE, ReadSpec, Result, RowFilter};
-use alluvium_materializer::{Ranking, file_input, fold, log_files, whole_value};
+use alluvium_materializer::{Ranking, file_input, fold, whole_value};
 use alluvium_query::{Basis, Point};
 use arrow::array::AsArray;
 use futures::TryStreamExt;
@@ -32,7 +32,7 @@ impl RawState {
         let filter = RowFilter { up_to_commit: Some(basis.commit()), ..RowFilter::default() };
         let spec = ReadSpec { payload: whole_value(basis.definition()), filter };
         let (table, footers) = (self.reader().log_table(), self.reader().footers());
-        let files = log_files(basis.log(), &spec.filter);
+        let files = self.reader().log_files(basis, &spec.filter).await?;
         let inputs = files.iter().map(|file| file_input(table, file, &spec, footers)).collect();
         let mut winners =
             fold(ranking.clone(), spec.schema(), inputs, self.fold_settings()).await?;

@@ -18,6 +18,8 @@ pub struct MaintainerOptions {
     pub states: Vec<String>,
     /// The steps; their order doesn't matter.
     pub steps: Vec<MaintainStep>,
+    /// Whether archives are looked at and changed; without, every day stays where it is.
+    pub with_archive: bool,
     /// Only tell what would be done.
     pub dry_run: bool,
     /// A run begins no further step after this time. What is begun is brought to its end.
@@ -27,7 +29,7 @@ pub struct MaintainerOptions {
 impl Default for MaintainerOptions {
     fn default() -> Self {
         let steps = MaintainStep::ALL.to_vec();
-        Self { states: Vec::new(), steps, dry_run: false, time_limit: None }
+        Self { states: Vec::new(), steps, with_archive: true, dry_run: false, time_limit: None }
     }
 }
 
@@ -118,7 +120,8 @@ impl Maintainer {
             false => joined(self.options.states.iter().map(String::as_str).collect()),
         };
         let steps = joined(self.options.steps.iter().map(|step| step.name()).collect());
-        let name = format!("maintain.{states}.{steps}");
+        let hot = if self.options.with_archive { "" } else { ".hot" };
+        let name = format!("maintain.{states}.{steps}{hot}");
         match name.len() {
             0..=200 => name,
             _ => format!("maintain.{:032x}", fingerprint(name.as_bytes())),
@@ -157,7 +160,10 @@ impl Maintainer {
                 continue;
             }
             let maintained = match self.store.raw_state(&name).await {
-                Ok(state) => state.maintain_until(&options.steps, options.dry_run, &stop).await,
+                Ok(state) if options.with_archive => {
+                    state.maintain_until(&options.steps, options.dry_run, &stop).await
+                }
+                Ok(state) => state.maintain_hot(&options.steps, options.dry_run, &stop).await,
                 Err(error) => Err(error),
             };
             match maintained {

@@ -18,7 +18,8 @@ Examples:
   alluvium maintain --every 10m --metrics-listen 127.0.0.1:9464
 
 Steps, in this order: materialize folds the log into the snapshot; grid keeps the snapshots that
-snapshot_grid asks for, if it is set; compact merges the log's files of days that are over; expire drops days past log_retention, if that is set; checkpoint makes opening
+snapshot_grid asks for, if it is set; compact merges the log's files of days that are over; archive moves days past hot_days to the archive, if that is set; expire
+drops days past log_retention, if that is set; checkpoint makes opening
 fast; cleanup removes commits that no kept version needs; vacuum removes files that no kept version
 has. Answers are the same before and after, but for points before what has expired, which are refused.
 It may be killed at any moment and run again; at Ctrl-C or SIGTERM it brings the step at work to its
@@ -33,6 +34,9 @@ pub(crate) struct MaintainArgs {
     /// Only these steps
     #[arg(long, value_name = "STEP[,STEP]", value_delimiter = ',', value_parser = step)]
     pub(crate) steps: Vec<MaintainStep>,
+    /// Leave archives alone: every day stays where it is
+    #[arg(long)]
+    pub(crate) no_archive: bool,
     /// Tell what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -61,6 +65,7 @@ impl MaintainArgs {
                 true => MaintainStep::ALL.to_vec(),
                 false => self.steps.clone(),
             },
+            with_archive: !self.no_archive,
             dry_run: self.dry_run,
             time_limit: self.max_seconds.map(Duration::from_secs),
         }
@@ -72,9 +77,10 @@ impl MaintainArgs {
 Examples:
   alluvium set users                                 show the settings
   alluvium set users commit_retention=90d as_of_window=30d
+  alluvium set users hot_days=30d archive=/mnt/cold      older days move there
 
-A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. log_retention may be forever; snapshot_grid is
-none, or levels like 10m:1d,1h:7d,1d:365d. Every process that opens the state obeys.
+A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. log_retention and hot_days may be forever; archive
+is a URI, or default for the store itself; snapshot_grid is none, or levels like 10m:1d,1h:7d,1d:365d. Every process that opens the state obeys.
 Settings that contradict each other are refused, and nothing is changed.")]
 pub(crate) struct SetArgs {
     /// The state

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use alluvium::{
-    Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer, RunReport,
-    StepOutcome, Store,
+    ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
+    RunReport, StepOutcome, Store,
 };
 
 use super::{Outcome, Session, reports};
@@ -191,6 +191,23 @@ fn tell(done: &MaintainReport) -> String {
     text
 }
 
+fn tell_archived(done: &ArchiveReport) -> String {
+    let kept = match done.days_kept {
+        0 => String::new(),
+        days => format!("; {} past hot_days stay for now", counted(days, "day")),
+    };
+    match (done.days.first(), done.days.last()) {
+        (Some(first), Some(last)) => format!(
+            "{} of {}, {first} to {last} ({}), to {}{kept}",
+            counted(done.rows, "row"),
+            counted(done.days.len() as u64, "day"),
+            bytes(done.bytes),
+            done.place
+        ),
+        _ => format!("nothing to move{kept}: {}", done.reason),
+    }
+}
+
 fn tell_expired(done: &ExpireReport) -> String {
     let kept = match done.days_kept {
         0 => String::new(),
@@ -251,24 +268,31 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 done.added
             ),
         },
+        StepOutcome::Archived(done) => tell_archived(done),
+        StepOutcome::NotArchived { .. } => "left alone: every day stays where it is".to_owned(),
         StepOutcome::Expired(done) => tell_expired(done),
-        StepOutcome::Checkpointed { log_version, snapshot_version } => {
+        StepOutcome::Checkpointed { log_version, snapshot_version, archive_version } => {
             let told = |version: &Option<i64>| {
                 version
                     .map_or_else(|| "not due".to_owned(), |version| format!("of version {version}"))
             };
-            format!("log {}, snapshot {}", told(log_version), told(snapshot_version))
+            let archive = archive_version
+                .map_or_else(String::new, |version| format!(", archive of version {version}"));
+            format!("log {}, snapshot {}{archive}", told(log_version), told(snapshot_version))
         }
-        StepOutcome::CleanedUp { log, snapshot } => {
+        StepOutcome::CleanedUp { log, snapshot, archive } => {
             let other = snapshot.as_ref().map_or(0, |snapshot| snapshot.commits_removed);
+            let cold = archive.as_ref().map_or_else(String::new, |archive| {
+                format!(", {} of the archive", archive.commits_removed)
+            });
             format!(
-                "{} of the log, {other} of the snapshot removed; {}",
+                "{} of the log, {other} of the snapshot{cold} removed; {}",
                 counted(log.commits_removed, "commit"),
                 log.reason
             )
         }
-        StepOutcome::Vacuumed { log, snapshot } => {
-            let all = [Some(log), snapshot.as_ref()];
+        StepOutcome::Vacuumed { log, snapshot, archive } => {
+            let all = [Some(log), snapshot.as_ref(), archive.as_ref()];
             let sum = |of: fn(&alluvium::VacuumReport) -> u64| -> u64 {
                 all.iter().flatten().map(|report| of(report)).sum()
             };

@@ -70,6 +70,15 @@ fn tell(report: &RetentionReport) -> String {
         counted(report.next_files, "data file"),
         counted(report.next_commits, "commit"),
     ));
+    let archive = &report.next_archive;
+    if let (Some(first), Some(last)) = (archive.days.first(), archive.days.last()) {
+        lines.push(format!(
+            "    moves {} of {} to the archive, {first} to {last} ({})",
+            counted(archive.rows, "row"),
+            counted(archive.days.len() as u64, "day"),
+            bytes(archive.bytes)
+        ));
+    }
     let expire = &report.next_expire;
     match (expire.days.first(), expire.days.last()) {
         (Some(first), Some(last)) => {
@@ -120,6 +129,11 @@ fn tell_kept(kept: &Kept, report: &RetentionReport) -> String {
         KeptBy::LogFileRetention => {
             format!("files that left the log, file_retention = {}", setting("file_retention"))
         }
+        KeptBy::Archive => format!(
+            "the archive at {}, hot_days = {}",
+            report.next_archive.place,
+            setting("hot_days")
+        ),
         KeptBy::Snapshot => "the snapshot".to_owned(),
         KeptBy::SnapshotWindow => format!(
             "earlier snapshots, as_of_window = {}, file_retention = {}",

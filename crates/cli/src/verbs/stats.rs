@@ -58,6 +58,17 @@ fn tell(figures: &StateStats, now_ms: i64) -> String {
             ),
         },
     ));
+    if let Some(archive) = &figures.archive {
+        let number = |count: i64| u64::try_from(count).unwrap_or(0);
+        let cold = format!(
+            "{} in {} ({}), of commits up to {}",
+            counted(number(archive.rows), "row"),
+            counted(number(archive.files), "file"),
+            bytes(number(archive.bytes)),
+            archive.commit
+        );
+        lines.push(("archive", cold));
+    }
     if let Some(depth) = &figures.depth {
         let keys = format!(
             "{} {}, {} live and {} deleted",

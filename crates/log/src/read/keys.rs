@@ -50,6 +50,7 @@ pub async fn read_keys(
     let KeyFilter::Keys(keys) = &spec.filter.keys else {
         return read_file(table, file, spec, footers).await?.try_collect().await;
     };
+    let table = file.home(table);
     check_span(table, file, &spec.filter)?;
     if !spec.filter.may_match(file) {
         return Ok(Vec::new());

@@ -134,6 +134,7 @@ pub async fn read_file_with(
     hints: &ReadHints,
     footers: &Arc<FooterCache>,
 ) -> Result<RowStream> {
+    let table = file.home(table);
     check_span(table, file, &spec.filter)?;
     if !spec.filter.may_match(file) {
         return Ok(stream::empty().boxed());

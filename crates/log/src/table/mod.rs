@@ -160,6 +160,12 @@ impl Table {
         &self.store
     }
 
+    /// The same table, named otherwise in messages.
+    pub(crate) fn labelled(mut self, label: String) -> Self {
+        self.label = label;
+        self
+    }
+
     /// How the table is named in messages.
     pub fn label(&self) -> &str {
         &self.label

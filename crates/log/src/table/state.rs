@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use imbl::{HashMap, OrdMap};
 
+use super::Table;
 use super::delta::Loaded;
 use super::file_stats::FileStats;
 use super::model::{
@@ -95,9 +96,26 @@ pub struct DataFile {
     pub(super) may_double: bool,
     /// Statistics, read from the log once.
     pub stats: FileStats,
+    /// The table that the file lies in, where it is not the one that is read.
+    home: Option<Arc<Table>>,
 }
 
 impl DataFile {
+    /// The same file, to be read from this table whichever is named with it.
+    pub(crate) fn lying_in(&self, table: &Arc<Table>) -> Self {
+        Self { home: Some(table.clone()), ..self.clone() }
+    }
+
+    /// Whether the file lies in the archive.
+    pub fn is_archived(&self) -> bool {
+        self.home.is_some()
+    }
+
+    /// The table that the file is read from, among files of this one.
+    pub(crate) fn home<'a>(&'a self, table: &'a Table) -> &'a Table {
+        self.home.as_deref().unwrap_or(table)
+    }
+
     /// A file of ours that no commit refers to yet.
     pub(crate) fn uncommitted(add: FileAdd) -> Self {
         let stats = FileStats::parse(add.stats.as_deref(), true);
@@ -107,6 +125,7 @@ impl DataFile {
             since: i64::MAX,
             may_double: false,
             stats,
+            home: None,
         }
     }
 
@@ -323,7 +342,7 @@ impl TableState {
         let Told { commits, since, may_double } = told;
         let high = commits.span().high;
         let stats = FileStats::parse(add.stats.as_deref(), add.tags.contains_key(TAG_SORTED));
-        let file = DataFile { add, commits, since, may_double, stats };
+        let file = DataFile { add, commits, since, may_double, stats, home: None };
         self.places.insert(path.clone(), high);
         self.files.insert((high, path), Arc::new(file));
     }

@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_log::{
-    CleanUpReport, Error, Expired, MaintenanceSettings, Result, Table, VacuumOptions, VacuumReport,
+    Archived, CleanUpReport, Error, ErrorKind, Expired, Log, MaintenanceSettings, Result, Table,
+    TableState, VacuumOptions, VacuumReport,
 };
 use serde::{Deserialize, Serialize};
 
+use super::archive::{ArchiveReport, archive};
 use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
 use super::stop::StopSignal;
-use crate::inputs::log_files;
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
 use crate::snapshot::{GridReport, Horizon, Snapshot};
 
@@ -29,6 +31,8 @@ pub enum MaintainStep {
     Grid,
     /// Merge the log's files by days.
     Compact,
+    /// Move the days of the log that are over for long to its archive.
+    Archive,
     /// Drop the days of the log that are past their retention, where snapshots hold what their rows came to.
     Expire,
     /// Write checkpoints of both tables.
@@ -41,10 +45,11 @@ pub enum MaintainStep {
 
 impl MaintainStep {
     /// All steps, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Materialize,
         Self::Grid,
         Self::Compact,
+        Self::Archive,
         Self::Expire,
         Self::Checkpoint,
         Self::Cleanup,
@@ -57,6 +62,7 @@ impl MaintainStep {
             Self::Materialize => "materialize",
             Self::Grid => "grid",
             Self::Compact => "compact",
+            Self::Archive => "archive",
             Self::Expire => "expire",
             Self::Checkpoint => "checkpoint",
             Self::Cleanup => "cleanup",
@@ -89,6 +95,8 @@ pub struct MaintainOptions {
     pub steps: Vec<MaintainStep>,
     /// Memory, layout and footers of all steps; the log is never folded anew here.
     pub materialize: MaterializeOptions,
+    /// Whether the archive is looked at and changed; without, every day stays where it is.
+    pub with_archive: bool,
     /// Tell what would be done, and change nothing.
     pub dry_run: bool,
     /// Begin no further step once this is wanted.
@@ -112,6 +120,13 @@ pub enum StepOutcome {
     Grid(GridReport),
     /// Files of the log were merged.
     Compacted(CompactReport),
+    /// Days moved from the log to its archive.
+    Archived(ArchiveReport),
+    /// The archive was to be left alone.
+    NotArchived {
+        /// Every day stays where it is.
+        stays_hot: bool,
+    },
     /// Days left the log.
     Expired(ExpireReport),
     /// Checkpoints were written, of these versions.
@@ -120,6 +135,8 @@ pub enum StepOutcome {
         log_version: Option<i64>,
         /// Of the snapshot; none when it wasn't worth it, or there is no snapshot.
         snapshot_version: Option<i64>,
+        /// Of the archive; none when it wasn't worth it, or there is no archive.
+        archive_version: Option<i64>,
     },
     /// Commits were removed.
     CleanedUp {
@@ -127,6 +144,8 @@ pub enum StepOutcome {
         log: CleanUpReport,
         /// Of the snapshot, if there is one.
         snapshot: Option<CleanUpReport>,
+        /// Of the archive, if there is one.
+        archive: Option<CleanUpReport>,
     },
     /// Data files were removed.
     Vacuumed {
@@ -134,6 +153,8 @@ pub enum StepOutcome {
         log: VacuumReport,
         /// Of the snapshot, if there is one.
         snapshot: Option<VacuumReport>,
+        /// Of the archive, if there is one.
+        archive: Option<VacuumReport>,
     },
 }
 
@@ -161,6 +182,29 @@ pub struct Footprint {
     pub bytes: u64,
 }
 
+/// What of a log lies in its archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ArchiveTotals {
+    /// The version of the archive's table that the log names.
+    pub version: i64,
+    /// Rows of commits up to this one may be there.
+    pub commit: i64,
+    /// Files.
+    pub files: i64,
+    /// Their rows.
+    pub rows: i64,
+    /// Their bytes.
+    pub bytes: i64,
+}
+
+impl ArchiveTotals {
+    /// What a state of a log says; `None` while nothing was ever archived.
+    pub fn of(log: &TableState) -> Option<Self> {
+        let Archived { version, commit, files, rows, bytes, .. } = Archived::of(log)?;
+        Some(Self { version, commit, files, rows, bytes })
+    }
+}
+
 /// What a run of the job did to one state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MaintainReport {
@@ -176,6 +220,8 @@ pub struct MaintainReport {
     pub snapshot_before: Option<Footprint>,
     /// The snapshot afterwards, if there is one.
     pub snapshot_after: Option<Footprint>,
+    /// What lies in the archive, if anything ever was moved there.
+    pub archive: Option<ArchiveTotals>,
     /// Rows of commits up to this one may have expired from the log; 0 while every row is there.
     pub expired_commit: i64,
     /// The earliest points that can be answered; nothing while every point can.
@@ -204,6 +250,7 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         log_after: Footprint::default(),
         snapshot_before: snapshot_footprint(snapshot).await?,
         snapshot_after: None,
+        archive: None,
         expired_commit: 0,
         horizon: None,
         steps: Vec::new(),
@@ -223,6 +270,7 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
     }
     report.log_after = footprint(log.table()).await?;
     report.snapshot_after = snapshot_footprint(snapshot).await?;
+    report.archive = ArchiveTotals::of(&log.state());
     report.expired_commit = Expired::commit_of(&log.state());
     if report.expired_commit > 0 {
         report.horizon = snapshot.horizon(&snapshot.state(), report.expired_commit).await?;
@@ -262,15 +310,31 @@ async fn run(
     let state = snapshot.state();
     let table = state.table().map(|(table, _)| table.as_ref());
     let dry_run = options.dry_run;
+    let looks_at_archive =
+        matches!(step, MaintainStep::Checkpoint | MaintainStep::Cleanup | MaintainStep::Vacuum);
+    let archive_table = match looks_at_archive && options.with_archive {
+        true => archive_in_use(snapshot.log(), settings).await?,
+        false => None,
+    };
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
         MaintainStep::Grid => snapshot.keep_grid(dry_run).await.map(StepOutcome::Grid),
         MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
-        MaintainStep::Expire => expire(snapshot, dry_run).await.map(StepOutcome::Expired),
+        MaintainStep::Archive if !options.with_archive => {
+            Ok(StepOutcome::NotArchived { stays_hot: true })
+        }
+        MaintainStep::Archive => archive(snapshot, dry_run).await.map(StepOutcome::Archived),
+        MaintainStep::Expire => {
+            expire(snapshot, options.with_archive, dry_run).await.map(StepOutcome::Expired)
+        }
         MaintainStep::Checkpoint => Ok(StepOutcome::Checkpointed {
             log_version: checkpoint(log, dry_run).await?,
             snapshot_version: match table {
                 Some(table) => checkpoint(table, dry_run).await?,
+                None => None,
+            },
+            archive_version: match &archive_table {
+                Some((table, _)) => checkpoint(table, dry_run).await?,
                 None => None,
             },
         }),
@@ -280,11 +344,60 @@ async fn run(
                 Some(table) => Some(table.clean_up(settings.commit_retention_ms, dry_run).await?),
                 None => None,
             },
+            archive: match &archive_table {
+                Some((table, use_ms)) => {
+                    let kept_ms = settings.commit_retention_ms.max(*use_ms);
+                    Some(table.clean_up(kept_ms, dry_run).await?)
+                }
+                None => None,
+            },
         }),
         MaintainStep::Vacuum => {
+            let archive = match &archive_table {
+                Some((table, use_ms)) => {
+                    let options = archive_vacuum(settings, *use_ms, dry_run);
+                    Some(table.vacuum(&options).await?)
+                }
+                None => None,
+            };
             let (log, snapshot) = vacuum_step(snapshot, settings, dry_run).await?;
-            Ok(StepOutcome::Vacuumed { log, snapshot })
+            Ok(StepOutcome::Vacuumed { log, snapshot, archive })
         }
+    }
+}
+
+/// The archive's table, and how long what it has is in use whatever is set; `None` while there is none.
+pub(super) async fn archive_in_use(
+    log: &Log,
+    settings: &MaintenanceSettings,
+) -> Result<Option<(Arc<Table>, i64)>> {
+    let Some(known) = Archived::of(&log.state()) else { return Ok(None) };
+    let place = || log.archive_place(settings);
+    let opened = log.open_archive(settings).await.map_err(|error| error.context(place()))?;
+    let table = opened.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Storage,
+            format!(
+                "the archive at {} isn't there: make it reachable again, or leave it alone (--no-archive)",
+                place()
+            ),
+        )
+    })?;
+    table.refresh().await?;
+    let use_ms = log.archive_use_ms(&table, known).await?;
+    Ok(Some((table, use_ms)))
+}
+
+/// What of the archive's files a vacuum leaves.
+pub(super) fn archive_vacuum(
+    settings: &MaintenanceSettings,
+    use_ms: i64,
+    dry_run: bool,
+) -> VacuumOptions {
+    VacuumOptions {
+        file_retention_ms: settings.file_retention_ms.max(use_ms),
+        orphan_grace_ms: settings.orphan_grace_ms,
+        dry_run,
     }
 }
 
@@ -315,11 +428,13 @@ async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Res
         let options = MaterializeOptions { rebuild: false, ..options.materialize.clone() };
         return materialize(snapshot, &options).await.map(StepOutcome::Materialized);
     }
-    let (log, from) = (snapshot.log().state(), snapshot.state().log_commit());
+    let (log, from) = (snapshot.log(), snapshot.state().log_commit());
     let filter =
         alluvium_log::RowFilter { after_commit: Some(from), ..alluvium_log::RowFilter::default() };
-    let rows = log_files(&log, &filter).iter().filter_map(|file| file.stats.rows).sum();
-    Ok(StepOutcome::ToMaterialize { commits: log.version - from, rows })
+    let state = log.state();
+    let files = log.files(&state, &filter).await?;
+    let rows = files.iter().filter_map(|file| file.stats.rows).sum();
+    Ok(StepOutcome::ToMaterialize { commits: state.version - from, rows })
 }
 
 async fn compact_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<CompactReport> {

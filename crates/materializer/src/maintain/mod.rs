@@ -1,6 +1,7 @@
 //! Keeping a state small: compaction, and what goes with it. Every step is atomic, changes no answer that is promised, and may be
 //! killed at any instant and run again.
 
+mod archive;
 mod compact;
 mod expire;
 mod job;
@@ -8,10 +9,12 @@ mod plan;
 mod retention;
 mod stop;
 
+pub use archive::{ArchiveReport, archive};
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};
 pub use expire::{ExpireReport, expire};
 pub use job::{
-    Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome, StepReport, maintain,
+    ArchiveTotals, Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome,
+    StepReport, maintain,
 };
 pub use retention::{Kept, KeptBy, Readable, RetentionReport, SavepointCost, explain_retention};
 pub use stop::StopSignal;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use alluvium_log::{
-    DT, Error, Expired, MaintenanceSettings, Pins, Result, Table, TableState, VacuumOptions,
-    VacuumReport,
+    Archived, DT, Error, Expired, MaintenanceSettings, Pins, Result, Table, TableState,
+    VacuumOptions, VacuumReport,
 };
 use serde::Serialize;
 
+use super::archive::{ArchiveReport, archive};
 use super::expire::{ExpireReport, expire};
 use crate::snapshot::{Horizon, Savepoint, Snapshot};
 
@@ -26,6 +27,8 @@ pub struct RetentionReport {
     pub kept: Vec<Kept>,
     /// The savepoints, the oldest commit first.
     pub savepoints: Vec<SavepointCost>,
+    /// The days that the next run would move to the archive, or why none.
+    pub next_archive: ArchiveReport,
     /// The days that the next run would drop from the log, or why none.
     pub next_expire: ExpireReport,
     /// Commits that the next run would remove, of both tables.
@@ -61,6 +64,8 @@ pub enum KeptBy {
     LogPastRetention,
     /// They left the log: `file_retention`.
     LogFileRetention,
+    /// They are part of the log, and lie in its archive.
+    Archive,
     /// They are part of the snapshot.
     Snapshot,
     /// They are of earlier snapshots: `as_of_window` and `file_retention`.
@@ -113,6 +118,13 @@ impl Ledger {
         kept.files += 1;
         kept.bytes += bytes;
     }
+
+    /// What the log says of its archive, which isn't opened for this.
+    fn note_archive(&mut self, archived: Archived) {
+        let number = |count: i64| u64::try_from(count).unwrap_or(0);
+        let (files, bytes) = (number(archived.files), number(archived.bytes));
+        self.0.insert(KeptBy::Archive, Kept { by: KeptBy::Archive, files, bytes });
+    }
 }
 
 /// Tells what of a state is kept, and what a run of all steps of the job would take away now.
@@ -128,7 +140,8 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let current = snapshot.refresh().await?;
     let settings = log.maintenance_settings()?;
     let savepoints = snapshot.savepoints().await?;
-    let next_expire = expire(snapshot, true).await?;
+    let next_archive = archive(snapshot, true).await?;
+    let next_expire = expire(snapshot, true, true).await?;
     let orphan_grace_ms = settings.orphan_grace_ms;
     let vacuum =
         |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run: true };
@@ -142,6 +155,9 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         (false, _) => KeptBy::LogFileRetention,
     };
     note_files(&mut ledger, log.table(), &log_state, &of_log, by_path).await?;
+    if let Some(archived) = Archived::of(&log_state) {
+        ledger.note_archive(archived);
+    }
     let expired = Expired::commit_of(&log_state);
     let mut readable = Readable {
         changes_after: expired,
@@ -197,6 +213,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
             .iter()
             .map(|savepoint| cost(savepoint, own_bytes.get(&savepoint.name).copied()))
             .collect(),
+        next_archive,
         next_expire,
         next_commits: commits.iter().map(|report| report.commits_removed).sum(),
         next_files: vacuumed.iter().map(|report| report.paths.len() as u64).sum(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alluvium_log::{COMMIT, EVENT_TIME, KeyFilter, Result, RowFilter, STATE_KEY, VERSION};
-use alluvium_materializer::{BatchStream, log_files};
+use alluvium_materializer::BatchStream;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -18,7 +18,7 @@ use super::bounds::RowBounds;
 use super::errors::to_datafusion;
 use super::exec::{Estimate, RowSource, ScanExec};
 use super::keys::{key_filter, narrows_keys};
-use super::live::{describe_keys, support};
+use super::live::{describe_keys, from_archive, support};
 use crate::basis::Basis;
 use crate::diff::diff_schema;
 use crate::history::history_schema;
@@ -84,8 +84,7 @@ impl DerivedTable {
         }
     }
 
-    fn describe(&self, question: &Question, keys: &KeyFilter) -> (String, Estimate) {
-        let log = self.basis.log();
+    async fn describe(&self, question: &Question, keys: &KeyFilter) -> Result<(String, Estimate)> {
         let filter = match question {
             Question::History(keys, point, _) => {
                 RowFilter { keys: keys.clone(), ..point.filter(self.basis.commit()) }
@@ -95,8 +94,20 @@ impl DerivedTable {
             }
             Question::Diff(..) => RowFilter { keys: keys.clone(), ..RowFilter::default() },
         };
-        let files = log_files(log, &filter);
-        let pruned = log.file_count() - files.len();
+        let (files, archive) = match question {
+            // What it reads are two scans, each with a base of its own.
+            Question::Diff(..) => {
+                let hot = self.basis.log().files().filter(|file| filter.may_match(file));
+                (hot.cloned().collect(), None)
+            }
+            _ => {
+                let archive = self.reader.archived(&self.basis, &filter).await?;
+                (self.reader.log_files(&self.basis, &filter).await?, archive)
+            }
+        };
+        let looked_at = self.basis.log().file_count()
+            + archive.as_ref().map_or(0, |archive| archive.files.len());
+        let pruned = looked_at - files.len();
         let what = match question {
             Question::History(_, point, _) => {
                 format!("history of {} at {point}", self.reader.name())
@@ -115,11 +126,15 @@ impl DerivedTable {
         );
         let counted = match question {
             Question::Diff(..) => String::new(),
-            _ => format!(", {} files ({pruned} pruned)", files.len()),
+            _ => format!(
+                ", {} files ({pruned} pruned){}",
+                files.len(),
+                from_archive(&self.basis, &files)
+            ),
         };
         let rows = files.iter().map(|file| file.stats.rows.unwrap_or(0)).sum();
         let estimate = Estimate { rows: Some(rows), exact: false, files: files.len(), pruned };
-        (format!("{what}: {basis}{counted}{}", describe_keys(keys)), estimate)
+        Ok((format!("{what}: {basis}{counted}{}", describe_keys(keys)), estimate))
     }
 }
 
@@ -179,7 +194,7 @@ impl TableProvider for DerivedTable {
         for point in points {
             self.basis.check(point).map_err(to_datafusion)?;
         }
-        let (described, estimate) = self.describe(&question, &keys);
+        let (described, estimate) = self.describe(&question, &keys).await.map_err(to_datafusion)?;
         let order = if matches!(question, Question::Changes(_)) { COMMIT } else { STATE_KEY };
         let source = DerivedRows {
             reader: self.reader.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{DataFile, KeyFilter, ReadHints, Result, RowFilter, STATE_KEY};
+use alluvium_log::{Archived, DataFile, KeyFilter, ReadHints, Result, RowFilter, STATE_KEY};
 use alluvium_materializer::BatchStream;
 use arrow::datatypes::{FieldRef, SchemaRef};
 use async_trait::async_trait;
@@ -116,7 +116,7 @@ impl TableProvider for LiveTable {
         let files = sources.base_files + sources.run_files + sources.log_files;
         let estimate = Estimate { rows: Some(rows), exact: exact.is_some(), files, pruned: 0 };
         let described = format!(
-            "{} {}: basis (snapshot {}, commit {}), base {} files, runs {}, log {} files{}",
+            "{} {}: basis (snapshot {}, commit {}), base {} files, runs {}, log {} files{}{}",
             self.point,
             self.reader.name(),
             sources.snapshot_version,
@@ -124,6 +124,7 @@ impl TableProvider for LiveTable {
             sources.base_files,
             sources.run_files,
             sources.log_files,
+            archive_part(&self.basis, sources.archived_files),
             describe_keys(&keys),
         );
         let schema = columns.schema().clone();
@@ -160,6 +161,20 @@ pub(super) fn support(useful: bool) -> TableProviderFilterPushDown {
 pub(super) fn parts(session: &dyn Session, rows: u64) -> usize {
     let most = session.config().target_partitions();
     usize::try_from(rows / ROWS_PER_PART).unwrap_or(usize::MAX).clamp(1, most.max(1))
+}
+
+/// How many of a plan's files lie in the archive, if any do.
+pub(super) fn from_archive(basis: &Basis, files: &[Arc<DataFile>]) -> String {
+    archive_part(basis, files.iter().filter(|file| file.is_archived()).count())
+}
+
+fn archive_part(basis: &Basis, files: usize) -> String {
+    match (files, Archived::of(basis.log())) {
+        (1.., Some(archived)) => {
+            format!(", {files} of them from the archive at version {}", archived.version)
+        }
+        _ => String::new(),
+    }
 }
 
 pub(super) fn describe_keys(keys: &KeyFilter) -> String {

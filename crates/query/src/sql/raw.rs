@@ -21,7 +21,7 @@ use super::columns::Columns;
 use super::errors::to_datafusion;
 use super::exec::{Estimate, RowSource, ScanExec};
 use super::keys::key_filter;
-use super::live::{describe_keys, parts, support};
+use super::live::{describe_keys, from_archive, parts, support};
 use super::prune::{partition_of, prune_files};
 use crate::basis::Basis;
 use crate::reader::Reader;
@@ -67,11 +67,17 @@ impl RawTable {
         }
     }
 
-    fn files(&self) -> Vec<Arc<DataFile>> {
-        match self.kind {
-            Kind::Log => self.basis.log().files().cloned().collect(),
-            Kind::Snapshot => self.basis.snapshot().files().cloned().collect(),
+    /// The files that may hold rows which a filter wants, and how many were looked at.
+    async fn files(&self, filter: &RowFilter) -> Result<(Vec<Arc<DataFile>>, usize)> {
+        if self.kind == Kind::Log {
+            let archive = self.reader.archived(&self.basis, filter).await?;
+            let archived = archive.map_or(0, |archive| archive.files.len());
+            let files = self.reader.log_files(&self.basis, filter).await?;
+            return Ok((files, self.basis.log().file_count() + archived));
         }
+        let all: Vec<_> = self.basis.snapshot().files().cloned().collect();
+        let count = all.len();
+        Ok((all.into_iter().filter(|file| filter.may_match(file)).collect(), count))
     }
 
     /// The rows that filters want, as far as reading a file can be told; a snapshot's commits are not those of its files.
@@ -91,14 +97,16 @@ impl RawTable {
         }
     }
 
-    fn describe(&self, filter: &RowFilter, files: usize, pruned: usize) -> String {
+    fn describe(&self, filter: &RowFilter, files: &[Arc<DataFile>], pruned: usize) -> String {
         let (what, version) = match self.kind {
             Kind::Log => ("log", self.basis.commit()),
             Kind::Snapshot => ("snapshot", self.basis.snapshot_version()),
         };
         format!(
-            "{what} of {} at version {version}, {files} files ({pruned} pruned){}",
+            "{what} of {} at version {version}, {} files ({pruned} pruned){}{}",
             self.reader.name(),
+            files.len(),
+            from_archive(&self.basis, files),
             describe_keys(&filter.keys)
         )
     }
@@ -134,9 +142,7 @@ impl TableProvider for RawTable {
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         let columns = self.columns.project(projection).map_err(to_datafusion)?;
         let filter = self.row_filter(filters);
-        let all = self.files();
-        let count = all.len();
-        let matching = all.into_iter().filter(|file| filter.may_match(file)).collect();
+        let (matching, count) = self.files(&filter).await.map_err(to_datafusion)?;
         let by_commit = self.kind == Kind::Log;
         let files = prune_files(
             session,
@@ -153,7 +159,7 @@ impl TableProvider for RawTable {
             files: files.len(),
             pruned: count - files.len(),
         };
-        let described = self.describe(&filter, files.len(), count - files.len());
+        let described = self.describe(&filter, &files, count - files.len());
         let schema = columns.schema().clone();
         let source = RawRows {
             table: self.table.clone(),
