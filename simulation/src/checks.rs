@@ -143,9 +143,10 @@ pub fn answer(
     let told = match (question, answer) {
         (Question::Get(keys, point), Answer::Winners(rows)) => {
             let winners = ledger.fold(at(*point));
-            let all = keys.iter().zip(rows);
-            all.map(|(key, seen)| same_winner(ledger, winners.get(key.as_str()).copied(), seen))
-                .collect()
+            let mut all = keys.iter().zip(rows);
+            all.try_for_each(|(key, seen)| {
+                same_winner(ledger, winners.get(key.as_str()).copied(), seen)
+            })
         }
         (Question::Scan(point), Answer::Rows(rows)) => {
             let winners = ledger.fold(at(*point)).into_values();
