@@ -210,7 +210,9 @@ impl<V: Value> Part<V> {
         for row in &rows {
             found.insert(row.key.clone(), row.known.value.clone());
         }
-        self.state.cache.add(pin.since..=self.unchanged_to(pin), rows);
+        // What was prefetched is at hand anyway: to keep nearly all of it in a row cache that is too small costs more than it saves.
+        let last = if keep { pin.basis.commit() } else { self.unchanged_to(pin) };
+        self.state.cache.add(pin.since..=last, rows);
         Ok(self.collect(keys, found, keep))
     }
 
