@@ -423,13 +423,20 @@ async fn check_all(choose: fn(&str) -> bool) -> Tally {
         .buffer_unordered(3)
         .collect()
         .await;
-    tallies.into_iter().fold(Tally::default(), |all, one| Tally {
+    let tally = tallies.into_iter().fold(Tally::default(), |all, one| Tally {
         cases: all.cases + one.cases,
         right: all.right + one.right,
         refused: all.refused + one.refused,
         healed: all.healed + one.healed,
         unrepaired: all.unrepaired + one.unrepaired,
-    })
+    });
+    tell(&tally);
+    tally
+}
+
+#[allow(clippy::print_stderr)]
+fn tell(tally: &Tally) {
+    eprintln!("{}: {tally:?}", std::thread::current().name().unwrap_or_default());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -438,7 +445,6 @@ async fn damaged_commits_are_refused_or_not_needed_and_a_last_one_is_set_aside()
         file.contains("_delta_log") && !file.contains("checkpoint") && !file.contains("alluvium")
     })
     .await;
-    println!("commits: {tally:?}");
     assert!(tally.right > 0 && tally.refused > 0 && tally.unrepaired > 0, "{tally:?}");
 }
 
@@ -446,14 +452,12 @@ async fn damaged_commits_are_refused_or_not_needed_and_a_last_one_is_set_aside()
 async fn damaged_checkpoints_hints_and_their_checksums_change_no_answer_and_are_made_anew() {
     let tally =
         check_all(|file| file.contains("checkpoint") || file.contains("alluvium.json")).await;
-    println!("checkpoints: {tally:?}");
     assert_eq!((tally.right, tally.unrepaired), (tally.cases, 0), "{tally:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_files_of_the_log_are_refused_wherever_they_are_hit() {
     let tally = check_all(|file| file.starts_with("s/log/dt=")).await;
-    println!("log files: {tally:?}");
     assert!(tally.refused > 0, "{tally:?}");
     assert_eq!(tally.unrepaired, tally.cases, "{tally:?}");
 }
@@ -461,7 +465,6 @@ async fn damaged_files_of_the_log_are_refused_wherever_they_are_hit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_files_of_a_snapshot_are_refused_and_it_is_made_anew() {
     let tally = check_all(|file| file.starts_with("s/snapshot/tier=")).await;
-    println!("snapshot files: {tally:?}");
     assert!(tally.refused > 0 && tally.healed > 0, "{tally:?}");
     // Those that the savepoint keeps, and no others.
     assert!(tally.unrepaired > 0 && tally.unrepaired < tally.cases, "{tally:?}");
@@ -470,7 +473,6 @@ async fn damaged_files_of_a_snapshot_are_refused_and_it_is_made_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_records_of_savepoints_are_told() {
     let tally = check_all(|file| file.contains("savepoints")).await;
-    println!("savepoints: {tally:?}");
     assert!(tally.unrepaired > 0, "{tally:?}");
 }
 

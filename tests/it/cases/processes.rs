@@ -46,6 +46,7 @@ fn epoch(number: i64) -> String {
 }
 
 #[test]
+#[allow(clippy::print_stderr)]
 fn processes_that_are_killed_at_any_moment_lose_nothing_and_do_nothing_twice() {
     let home = Home::new();
     let seed = seed();
@@ -70,7 +71,7 @@ fn processes_that_are_killed_at_any_moment_lose_nothing_and_do_nothing_twice() {
         killed += usize::from(!finished);
         done += usize::from(finished);
     }
-    println!("seed {seed}: {killed} killed, {done} finished before, {number} epochs");
+    eprintln!("seed {seed}: {killed} killed, {done} finished before, {number} epochs");
     let expected: std::collections::BTreeMap<String, i64> = (1..=number)
         .flat_map(|number| (0..10).map(move |n| (format!("k{}", number * 5 + n), number * 100 + n)))
         .collect();
@@ -206,9 +207,10 @@ impl Drop for Mount {
 }
 
 #[test]
+#[allow(clippy::print_stderr)]
 fn a_full_disk_fails_writes_and_nothing_else() {
     let Some(mount) = Mount::new("300k") else {
-        println!("left out: this process may not mount");
+        eprintln!("left out: this process may not mount");
         return;
     };
     let home = &mount.home;
