@@ -184,7 +184,11 @@ impl SimStore {
         let (process, incarnation, path) = (self.process, self.incarnation, path.to_owned());
         lock(&self.disk.parked).push(Parked { process, incarnation, call, path, answer });
         self.disk.changed.notify_one();
-        let fate = answered.await.map_err(|_| failure("the process is dead"))?;
+        let fate = answered.await.map_err(|_| {
+            // It died at another call, which may not have come to say so.
+            self.kill();
+            failure("the process is dead")
+        })?;
         if self.is_dead() {
             return Err(failure("the process is dead"));
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use alluvium_simulation::races::Race;
 
-/// Seeds of a usual run; with the operations of each, some two minutes.
-const SEEDS: u64 = 24;
+/// Seeds of a usual run.
+const SEEDS: u64 = 6;
 const OPERATIONS: u64 = 120;
 
 fn from_environment(name: &str) -> Option<u64> {

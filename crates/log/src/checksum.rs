@@ -154,9 +154,9 @@ fn digits_of(text: &[u8]) -> Option<Range<usize>> {
         head.windows(name.len()).position(|part| part == name).map(|at| at + name.len())
     };
     let start = names.into_iter().filter_map(place).min()?;
+    // Whatever stands there counts as the sum, so that damage to it is damage.
     let digits = start..start + DIGITS;
-    let are_whole = text.get(digits.clone())?.iter().all(u8::is_ascii_hexdigit);
-    (are_whole && text.get(digits.end) == Some(&b'"')).then_some(digits)
+    (digits.end <= text.len()).then_some(digits)
 }
 
 fn sum_of_text(seed: u64, text: &[u8], digits: &Range<usize>) -> u64 {
@@ -180,9 +180,8 @@ pub fn seal_text(seed: u64, text: &mut [u8]) {
 /// Whether a JSON text is the one that was sealed; `None` where it has no sum, as those of other engines.
 pub fn check_text(seed: u64, text: &[u8]) -> Option<bool> {
     let digits = digits_of(text)?;
-    let noted = std::str::from_utf8(&text[digits.clone()]).ok()?;
     let sum = format!("{:016x}", sum_of_text(seed, text, &digits));
-    Some(noted == sum)
+    Some(&text[digits] == sum.as_bytes())
 }
 
 /// The text beside a checkpoint that tells its size and sum.
@@ -218,11 +217,9 @@ mod tests {
             let mut flipped = text.clone();
             flipped[at / 8] ^= 1 << (at % 8);
             // Where the name of the sum is hit, all that counts is as it was.
-            let digits = 23..23 + DIGITS;
-            let hidden = (7..digits.start).contains(&(at / 8)) || at / 8 == digits.end;
             match check_text(7, &flipped) {
                 Some(is_whole) => assert!(!is_whole, "bit {at}"),
-                None => assert!(hidden || digits.contains(&(at / 8)), "bit {at}"),
+                None => assert!((7..23).contains(&(at / 8)), "bit {at}"),
             }
         }
         assert_eq!(check_text(7, b"{}"), None);

@@ -130,7 +130,7 @@ async fn erg_03_a_folder_of_any_name_is_that_one_folder() {
         names.iter().map(|name| name.split('/').next().unwrap().to_owned()).collect();
     expected.sort();
     assert_eq!(made, expected, "no other folder was made");
-    for wrong in ["", "s3://bucket/x", "file://relative"] {
+    for wrong in ["", "hdfs://name/x", "file://relative"] {
         assert!(Store::open(wrong).await.is_err(), "{wrong:?}");
     }
 }

@@ -270,7 +270,7 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
     let names: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
     assert_eq!(
         names,
-        ["materialize", "grid", "compact", "expire", "checkpoint", "cleanup", "vacuum"]
+        ["materialize", "grid", "compact", "archive", "expire", "checkpoint", "cleanup", "vacuum"]
     );
     assert_eq!(steps[2]["outcome"]["files_removed"], json!(12));
     assert_eq!(done[0]["log_after"]["files"], json!(1));

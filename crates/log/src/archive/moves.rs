@@ -10,7 +10,6 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use rand::Rng;
 
 use super::{Archived, NO_DAY, PROPERTY_ARCHIVE_OF, archive_path, table_at};
 use crate::columns::DT;
@@ -104,6 +103,12 @@ impl Log {
         let rewriter = state.transaction(REWRITER_APP_ID);
         let work = Move { settings, known, rewriter, files, table };
         let mut target = work.named().await?;
+        let has_same = newest.file_count() == target.len()
+            && target.keys().all(|path| newest.file(path).is_some());
+        if files.is_empty() && has_same && known.is_some_and(|known| known.dropped_day == NO_DAY) {
+            // Only the archive's own upkeep made newer versions.
+            return Ok(ArchiveOutcome::Nothing);
+        }
         for add in self.copies(&work, &newest).await? {
             target.insert(add.path.clone(), add);
         }
@@ -146,7 +151,7 @@ impl Log {
                 left.insert(origin.clone(), file.add.clone());
             }
         }
-        let (left, name) = (&left, format!("{:016x}", rand::rng().random::<u64>()));
+        let (left, name) = (&left, format!("{:016x}", crate::random::random::<u64>()));
         let files: Vec<_> = work.files.to_vec();
         let copied = stream::iter(files.into_iter().enumerate()).map(|(index, file)| {
             let name = format!("{name}-{index}");

@@ -249,6 +249,36 @@ impl DeltaAccess {
     }
 
     async fn write_checkpoint(&self, version: i64) -> Result<()> {
+        match self.write_checkpoint_after_hint(version).await {
+            Err(error) if self.has_stale_hint().await? => {
+                tracing::warn!(table = %self.table, %error, "the hint of the newest checkpoint names none that is there; it is removed");
+                match self.root.delete(&self.log_file(POINTER)).await {
+                    Err(object_store::Error::NotFound { .. }) | Ok(()) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                self.write_checkpoint_after_hint(version).await
+            }
+            written => written,
+        }
+    }
+
+    /// Whether there is a hint, and it can't be read or names a checkpoint of one file that is gone.
+    async fn has_stale_hint(&self) -> Result<bool> {
+        let Some(hint) = self.read_log_file(POINTER).await? else { return Ok(false) };
+        let hint: Option<Value> = serde_json::from_slice(&hint).ok();
+        let Some(version) = hint.as_ref().and_then(|hint| hint.get("version")?.as_i64()) else {
+            return Ok(true);
+        };
+        let has_parts = hint.is_some_and(|hint| hint.get("parts").is_some_and(|of| !of.is_null()));
+        match self.root.head(&self.log_file(&checkpoint_name(version))).await {
+            Ok(_) => Ok(false),
+            Err(object_store::Error::NotFound { .. }) => Ok(!has_parts),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// deltalake begins with the hint, and fails where that leads to nothing.
+    async fn write_checkpoint_after_hint(&self, version: i64) -> Result<()> {
         let access = self.clone();
         on_delta_runtime(async move {
             let mut table = DeltaTable::new(access.log_store()?);
