@@ -288,7 +288,7 @@ impl Table {
             let mut start = 0;
             while start < add.size {
                 let end = (start + STEP_BYTES).min(add.size);
-                reader.fetch(&[start..end]).await?;
+                reader.fetch(std::slice::from_ref(&(start..end))).await?;
                 start = end;
             }
             return Ok(());
