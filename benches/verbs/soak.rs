@@ -12,7 +12,7 @@ use alluvium_benches::{Figures, Outcome, Samples, UserStatus, key_text, logins, 
 use futures::TryStreamExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::Setup;
 
@@ -82,7 +82,12 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         putters.spawn(put(soak.clone(), visits.clone(), number));
     }
     let counter = tokio::spawn(count(soak.clone(), store.clone(), users.clone()));
-    let table = sample(&figures, &soak, &folder, length).await?;
+    // Whoever ends before the time has met an error.
+    let table = tokio::select! {
+        table = sample(&figures, &soak, &folder, length) => table?,
+        Some(ended) = others.join_next() => return Err(early(ended)),
+        Some(ended) = putters.join_next() => return Err(early(ended.map(|put| put.map(drop)))),
+    };
     soak.is_over.store(true, Ordering::SeqCst);
     let mut expected = HashMap::new();
     while let Some(put) = putters.join_next().await {
@@ -98,6 +103,15 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     check(&visits, &expected, &users, events).await?;
     store.close().await;
     Ok(())
+}
+
+/// Why a task ended.
+fn early(ended: Result<Outcome<()>, JoinError>) -> Box<dyn std::error::Error + Send + Sync> {
+    match ended {
+        Ok(Err(error)) => error,
+        Err(error) => error.into(),
+        Ok(Ok(())) => "a task ended before it was told to".into(),
+    }
 }
 
 /// Puts values of its own keys one after the other; what each has in the end.
