@@ -16,7 +16,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::de::DeserializeOwned;
 
-use super::{Loaded, deletion_vector, from_add, from_metadata, from_protocol};
+use super::Loaded;
+use super::actions::{deletion_vector, from_add, from_metadata, from_protocol};
 use crate::error::{Error, Result};
 
 const ACTIONS: [&str; 4] = ["add", "txn", "metaData", "protocol"];
