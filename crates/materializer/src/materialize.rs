@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Action, Attempt, DataFile, Error, ErrorKind, Expired, FileAdd, FileRemove, FooterCache, Log,
-    Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
+    Action, Attempt, DataFile, Error, ErrorKind, Expired, FileAdd, FooterCache, Log, Outcome,
+    ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -429,7 +429,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
                 version: work.to,
             }];
             actions.extend(grown_metadata(state, &work.definition));
-            actions.extend(plan.removed.iter().map(|file| remove_action(file, now_ms)));
+            actions.extend(plan.removed.iter().map(|file| file.add.removal(now_ms, true)));
             actions.extend(add_actions(plan.added.clone()));
             Ok(Attempt::Write(actions))
         })
@@ -474,14 +474,4 @@ fn grown_metadata(state: &TableState, definition: &StateDefinition) -> Option<Ac
     let mut metadata = (*state.metadata).clone();
     metadata.schema = schema;
     Some(Action::Metadata(metadata))
-}
-
-fn remove_action(file: &DataFile, removed_ms: i64) -> Action {
-    Action::Remove(FileRemove {
-        path: file.add.path.clone(),
-        size: Some(file.add.size),
-        partition: file.add.partition.clone(),
-        removed_ms,
-        data_change: true,
-    })
 }

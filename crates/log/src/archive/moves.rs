@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, REWRITER_APP_ID};
 use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
 use crate::table::{
-    Action, Attempt, DataFile, FileAdd, FileCommits, FileRemove, Outcome, TAG_COMMIT, Table,
-    TableMetadata, TableState,
+    Action, Attempt, DataFile, FileAdd, FileCommits, Outcome, TAG_COMMIT, Table, TableMetadata,
+    TableState,
 };
 
 /// The tag of an archived file that says which file of the log it was.
@@ -219,15 +219,9 @@ impl Log {
                 actions.push(Action::Metadata(metadata));
             }
             let superfluous = |file: &&Arc<DataFile>| !target.contains_key(&file.add.path);
-            actions.extend(state.files().filter(superfluous).map(|file| {
-                Action::Remove(FileRemove {
-                    path: file.add.path.clone(),
-                    size: Some(file.add.size),
-                    partition: file.add.partition.clone(),
-                    removed_ms: now_ms,
-                    data_change: true,
-                })
-            }));
+            actions.extend(
+                state.files().filter(superfluous).map(|file| file.add.removal(now_ms, true)),
+            );
             let missing = target.values().filter(|add| state.file(&add.path).is_none());
             actions.extend(missing.map(|add| Action::Add(Arc::new(add.clone()))));
             Ok(match actions.is_empty() {
@@ -261,15 +255,7 @@ impl Log {
                 let app_id = REWRITER_APP_ID.to_owned();
                 actions.push(Action::Transaction { app_id, version });
             }
-            actions.extend(work.files.iter().map(|file| {
-                Action::Remove(FileRemove {
-                    path: file.add.path.clone(),
-                    size: Some(file.add.size),
-                    partition: file.add.partition.clone(),
-                    removed_ms: now_ms,
-                    data_change: false,
-                })
-            }));
+            actions.extend(work.files.iter().map(|file| file.add.removal(now_ms, false)));
             Ok(Attempt::Write(actions))
         };
         match self.table().commit("OPTIMIZE", Some(false), note, decide).await? {

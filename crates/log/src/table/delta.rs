@@ -46,7 +46,16 @@ where
 }
 
 fn delta_error(error: deltalake_core::DeltaTableError, what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, what.to_owned()).with_source(error)
+    let kind = if is_of_storage(&error) { ErrorKind::Storage } else { ErrorKind::Corrupt };
+    Error::new(kind, what.to_owned()).with_source(error)
+}
+
+/// Whether a store didn't answer as it should, which says nothing of what lies in it. That a file is not there is of the table.
+fn is_of_storage(error: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .filter_map(|error| error.downcast_ref::<object_store::Error>())
+        .any(|error| !matches!(error, object_store::Error::NotFound { .. }))
 }
 
 /// A table's files, schema and protocol, as a checkpoint and the commits after it say.
@@ -300,4 +309,21 @@ fn damaged_checkpoint(version: i64) -> Error {
 
 fn version_of(version: u64) -> Result<i64> {
     i64::try_from(version).map_err(|_| Error::corrupt("a Delta version beyond 2^63"))
+}
+
+#[cfg(test)]
+mod tests {
+    use deltalake_core::DeltaTableError;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_fails_is_no_damage_and_a_file_that_is_gone_is() {
+        let failed = || object_store::Error::Generic { store: "test", source: "503".into() };
+        let gone = object_store::Error::NotFound { path: "0.json".into(), source: "404".into() };
+        let kind = |error| delta_error(error, "read").kind();
+        assert_eq!(kind(DeltaTableError::ObjectStore { source: failed() }), ErrorKind::Storage);
+        assert_eq!(kind(DeltaTableError::ObjectStore { source: gone }), ErrorKind::Corrupt);
+        assert_eq!(kind(DeltaTableError::KernelError(failed().into())), ErrorKind::Storage);
+    }
 }

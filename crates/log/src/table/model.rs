@@ -50,6 +50,19 @@ pub struct FileAdd {
     pub tags: BTreeMap<String, String>,
 }
 
+impl FileAdd {
+    /// What removes the file; `data_change` says whether its rows leave (false: they only move).
+    pub fn removal(&self, removed_ms: i64, data_change: bool) -> Action {
+        Action::Remove(FileRemove {
+            path: self.path.clone(),
+            size: Some(self.size),
+            partition: self.partition.clone(),
+            removed_ms,
+            data_change,
+        })
+    }
+}
+
 /// A file that a commit removes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileRemove {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alluvium_log::{
-    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParquet, Error, FileAdd, FileRemove,
+    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParquet, Error, FileAdd,
     FooterCache, Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE,
     StateDefinition, TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet,
     fold_schema, log_schema, statistics, value_field,
@@ -254,15 +254,7 @@ async fn commit(
             }
             let app_id = REWRITER_APP_ID.to_owned();
             let mut actions = vec![Action::Transaction { app_id, version }];
-            actions.extend(files.iter().map(|file| {
-                Action::Remove(FileRemove {
-                    path: file.add.path.clone(),
-                    size: Some(file.add.size),
-                    partition: file.add.partition.clone(),
-                    removed_ms: now_ms,
-                    data_change: false,
-                })
-            }));
+            actions.extend(files.iter().map(|file| file.add.removal(now_ms, false)));
             actions.extend(added.iter().map(|file| Action::Add(Arc::new(file.clone()))));
             Ok(Attempt::Write(actions))
         })

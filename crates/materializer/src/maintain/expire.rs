@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, Archived, Attempt, DT, DataFile, Expired, FileRemove, MaintenanceSettings, OrderBy,
-    Outcome, REWRITER_APP_ID, Result, TableState, day_of,
+    Action, Archived, Attempt, DT, DataFile, Expired, MaintenanceSettings, OrderBy, Outcome,
+    REWRITER_APP_ID, Result, TableState, day_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -259,15 +259,7 @@ fn actions(
     if let (Some((day, left)), Some(archived)) = (&choice.archived, Archived::of(state)) {
         actions.extend(archived.dropping(*day, left.iter()).actions());
     }
-    actions.extend(choice.files.iter().map(|file| {
-        Action::Remove(FileRemove {
-            path: file.add.path.clone(),
-            size: Some(file.add.size),
-            partition: file.add.partition.clone(),
-            removed_ms: now_ms,
-            data_change: true,
-        })
-    }));
+    actions.extend(choice.files.iter().map(|file| file.add.removal(now_ms, true)));
     actions
 }
 
