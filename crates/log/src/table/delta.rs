@@ -7,9 +7,9 @@ mod read;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use deltalake_core::DeltaTable;
 use deltalake_core::kernel::EagerSnapshot;
 use deltalake_core::logstore::{LogStoreRef, StorageConfig, default_logstore};
+use deltalake_core::{DeltaTable, DeltaTableError};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
@@ -45,17 +45,23 @@ where
         .map_err(|error| Error::internal("a Delta task was aborted").with_source(error))?
 }
 
-fn delta_error(error: deltalake_core::DeltaTableError, what: &str) -> Error {
+fn delta_error(error: DeltaTableError, what: &str) -> Error {
     let kind = if is_of_storage(&error) { ErrorKind::Storage } else { ErrorKind::Corrupt };
     Error::new(kind, what.to_owned()).with_source(error)
 }
 
 /// Whether a store didn't answer as it should, which says nothing of what lies in it. That a file is not there is of the table.
-fn is_of_storage(error: &(dyn std::error::Error + 'static)) -> bool {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes
-        .filter_map(|error| error.downcast_ref::<object_store::Error>())
-        .any(|error| !matches!(error, object_store::Error::NotFound { .. }))
+fn is_of_storage(error: &DeltaTableError) -> bool {
+    match error {
+        DeltaTableError::ObjectStore { source } => {
+            !matches!(source, object_store::Error::NotFound { .. })
+        }
+        // The kernel keeps the store's error to itself, and is a crate that can't be named here: its text tells.
+        DeltaTableError::KernelError(error) => {
+            error.to_string().contains("Error interacting with object store")
+        }
+        _ => false,
+    }
 }
 
 /// A table's files, schema and protocol, as a checkpoint and the commits after it say.
@@ -313,8 +319,6 @@ fn version_of(version: u64) -> Result<i64> {
 
 #[cfg(test)]
 mod tests {
-    use deltalake_core::DeltaTableError;
-
     use super::*;
 
     #[test]
@@ -325,5 +329,7 @@ mod tests {
         assert_eq!(kind(DeltaTableError::ObjectStore { source: failed() }), ErrorKind::Storage);
         assert_eq!(kind(DeltaTableError::ObjectStore { source: gone }), ErrorKind::Corrupt);
         assert_eq!(kind(DeltaTableError::KernelError(failed().into())), ErrorKind::Storage);
+        let gone = object_store::Error::NotFound { path: "0.json".into(), source: "404".into() };
+        assert_eq!(kind(DeltaTableError::KernelError(gone.into())), ErrorKind::Corrupt);
     }
 }
