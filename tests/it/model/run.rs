@@ -209,6 +209,10 @@ impl World {
             Step::Savepoint { handle } => self.savepoint(handle).await,
             Step::Wait { days } => self.months.set(self.months.now_micros() + days * DAY),
             Step::Compact { handle } => {
+                // What is folded in the background meanwhile may be merged by a second run.
+                for other in &self.handles {
+                    other.log().close().await;
+                }
                 let report = self.handles[handle].compact(false).await.unwrap();
                 assert!(!report.gave_way, "nobody else was at work: {report:?}");
                 self.newest += report.commits as i64;
