@@ -1,10 +1,12 @@
 //! Appends of one row: their latency, how it grows with the number of commits, opening, and many writers at once.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alluvium::{OrderBy, RawState};
 use alluvium_benches::{
-    Events, Figures, Floor, KEYS, Outcome, Place, Samples, append_rows, open_table, table_at, timed,
+    Events, Figures, Floor, KEYS, Outcome, Place, Samples, append_rows, as_child, open_state,
+    open_table, table_at, timed,
 };
 
 use crate::Setup;
@@ -112,6 +114,18 @@ async fn openings(figures: &Figures, place: &Place, commits: usize) -> Outcome<S
     }
     figures.point("alluvium", "open", (commits as f64, "commits"), samples.median() * 1e3, "ms");
     Ok(samples)
+}
+
+/// Opens a store's state many times, in a process of its own, so that a profile shows nothing else.
+pub(crate) async fn child(openings: &str, folder: &Path) -> Outcome<()> {
+    let openings: u64 = openings.parse()?;
+    let opened = async {
+        for _ in 0..openings {
+            open_state(folder).await?;
+        }
+        Ok(openings)
+    };
+    as_child(opened).await
 }
 
 async fn by_delta_rs(figures: &Figures, place: &Place, commits: usize) -> Outcome<Samples> {

@@ -197,6 +197,7 @@ async fn child(work: &str, folder: &Path) -> Outcome<()> {
     match bench {
         NOTHING => as_child(async { Ok(0) }).await,
         "open" => open::child(work, folder).await,
+        "commit" => commit::child(work, folder).await,
         "fold" => fold::child(work, folder).await,
         "memory" => memory::child(work, folder).await,
         other => Err(format!("{other:?} has no work for a child").into()),

@@ -49,17 +49,24 @@ fn block_sum(block: &[u8]) -> u32 {
 }
 
 /// The sums of the whole blocks that some bytes begin with, as an entry of the footer; none if there is no such block.
-pub(crate) fn blocks_entry(bytes: &[u8]) -> Option<(usize, KeyValue)> {
-    let blocks = bytes.chunks_exact(BLOCK_BYTES);
-    let count = blocks.len();
+///
+/// The bytes come in parts, of which all but the last hold whole blocks.
+pub(crate) fn blocks_entry<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Option<(usize, KeyValue)> {
+    let blocks = parts.flat_map(|part| part.chunks_exact(BLOCK_BYTES));
     let text: String = blocks.map(|block| format!("{:08x}", block_sum(block))).collect();
+    let count = text.len() / BLOCK_DIGITS;
     (count > 0).then(|| (count, KeyValue::new(BLOCKS_KEY.to_owned(), text)))
 }
 
 /// The check of a file of which so many blocks are in the footer's entry.
-pub(crate) fn file_check(bytes: &[u8], blocks: usize) -> String {
-    let start = (blocks * BLOCK_BYTES).min(bytes.len());
-    format!("{start}:{:016x}", sum(&bytes[start..]))
+pub(crate) fn file_check<'a>(parts: impl Iterator<Item = &'a [u8]>, blocks: usize) -> String {
+    let (mut hash, mut left, mut start) = (XxHash64::with_seed(0), blocks * BLOCK_BYTES, 0);
+    for part in parts {
+        let skipped = left.min(part.len());
+        (left, start) = (left - skipped, start + skipped);
+        hash.write(&part[skipped..]);
+    }
+    format!("{start}:{:016x}", hash.finish())
 }
 
 /// What a file's `add` says about its end.

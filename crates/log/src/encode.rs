@@ -2,17 +2,19 @@
 //! that Delta's log carries.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array, new_null_array,
 };
 use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, Fields, Int64Type, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Fields, Int64Type, SchemaRef, TimestampMicrosecondType};
 use bytes::Bytes;
+use object_store::PutPayload;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::metadata::SortingColumn;
+use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use serde_json::json;
@@ -56,6 +58,15 @@ pub struct EncodedParquet {
     /// All of it.
     pub bytes: Bytes,
     /// What its `add` has to carry as [`TAG_CHECK`](crate::TAG_CHECK), so that damage is found when it is read.
+    pub check: String,
+}
+
+/// A Parquet file in memory, in parts.
+#[derive(Debug, Clone)]
+pub struct EncodedParts {
+    /// All of it.
+    pub bytes: PutPayload,
+    /// As [`EncodedParquet::check`].
     pub check: String,
 }
 
@@ -230,20 +241,33 @@ fn with_bookkeeping(sorted: &RecordBatch, append_id: &str, seq: Int32Array) -> R
 
 /// Delta's statistics of the four leading columns of rows sorted by key.
 pub fn statistics(sorted: &RecordBatch) -> Result<serde_json::Value> {
-    let keys = column(sorted, STATE_KEY)?.as_string::<i32>();
-    let rows = sorted.num_rows();
-    if rows == 0 {
+    statistics_of(std::slice::from_ref(sorted))
+}
+
+/// The same of rows that come in batches, one after the other.
+pub fn statistics_of(sorted: &[RecordBatch]) -> Result<serde_json::Value> {
+    let with_rows = || sorted.iter().filter(|batch| batch.num_rows() > 0);
+    let (Some(first), Some(last)) = (with_rows().next(), with_rows().next_back()) else {
         return Ok(json!({ "numRecords": 0 }));
+    };
+    let rows: usize = sorted.iter().map(RecordBatch::num_rows).sum();
+    let (mut low, mut high, mut early, mut late) = (i64::MAX, i64::MIN, i64::MAX, i64::MIN);
+    let (mut min_op, mut max_op): (Option<&str>, Option<&str>) = (None, None);
+    for batch in with_rows() {
+        let of_batch = bounds(column(batch, VERSION)?.as_primitive::<Int64Type>().values());
+        (low, high) = (low.min(of_batch.0), high.max(of_batch.1));
+        let times = column(batch, EVENT_TIME)?.as_primitive::<TimestampMicrosecondType>();
+        let of_batch = bounds(times.values());
+        (early, late) = (early.min(of_batch.0), late.max(of_batch.1));
+        for operation in column(batch, OP_TYPE)?.as_string::<i32>().iter().flatten() {
+            min_op = Some(min_op.map_or(operation, |known| known.min(operation)));
+            max_op = Some(max_op.map_or(operation, |known| known.max(operation)));
+        }
     }
-    let versions = column(sorted, VERSION)?.as_primitive::<Int64Type>().values();
-    let times = column(sorted, EVENT_TIME)?.as_primitive::<TimestampMicrosecondType>().values();
-    let operations = column(sorted, OP_TYPE)?.as_string::<i32>();
-    let (low, high) = bounds(versions);
-    let (early, late) = bounds(times);
-    let min_op = operations.iter().flatten().min().unwrap_or_default();
-    let max_op = operations.iter().flatten().max().unwrap_or_default();
     let mut min = json!({
-        VERSION: low, EVENT_TIME: millisecond_text(early.div_euclid(1_000))?, OP_TYPE: min_op,
+        VERSION: low,
+        EVENT_TIME: millisecond_text(early.div_euclid(1_000))?,
+        OP_TYPE: min_op.unwrap_or_default(),
     });
     let mut max = json!({
         VERSION: high,
@@ -251,12 +275,12 @@ pub fn statistics(sorted: &RecordBatch) -> Result<serde_json::Value> {
         EVENT_TIME: millisecond_text(
             (late.div_euclid(1_000) + i64::from(late.rem_euclid(1_000) != 0)).min(MAX_EVENT_TIME / 1_000),
         )?,
-        OP_TYPE: max_op,
+        OP_TYPE: max_op.unwrap_or_default(),
     });
-    min[STATE_KEY] = json!(cut(keys.value(0)));
-    let last = keys.value(rows - 1);
-    if last.len() <= MAX_STATISTICS_KEY {
-        max[STATE_KEY] = json!(last);
+    min[STATE_KEY] = json!(cut(column(first, STATE_KEY)?.as_string::<i32>().value(0)));
+    let greatest = column(last, STATE_KEY)?.as_string::<i32>().value(last.num_rows() - 1);
+    if greatest.len() <= MAX_STATISTICS_KEY {
+        max[STATE_KEY] = json!(greatest);
     }
     Ok(json!({
         "numRecords": rows,
@@ -286,26 +310,88 @@ fn millisecond_text(ms: i64) -> Result<String> {
 
 /// Encodes batches of one schema, sorted by key, as one Parquet file in memory.
 pub fn encode_parquet(batches: &[RecordBatch]) -> Result<EncodedParquet> {
-    let Some(first) = batches.first() else {
-        return Err(Error::internal("no rows to encode"));
-    };
-    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let properties = writer_properties(first, rows, distinct_keys(batches)?);
-    let mut writer = ArrowWriter::try_new(Vec::new(), first.schema(), Some(properties))?;
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema(batches)?, properties(batches)?)?;
     for batch in batches {
         writer.write(batch)?;
     }
+    let blocks = sum_up(&mut writer, |bytes| blocks_entry(std::iter::once(bytes.as_slice())))?;
+    let bytes: Bytes = writer.into_inner()?.into();
+    let check = file_check(std::iter::once(bytes.as_ref()), blocks);
+    Ok(EncodedParquet { bytes, check })
+}
+
+/// The same for many rows in little memory: each batch is let go of once it is encoded, and the file comes in parts, so that no
+/// large piece of memory is taken, doubled and given back.
+pub fn encode_parquet_parts(batches: Vec<RecordBatch>) -> Result<EncodedParts> {
+    let (schema, properties) = (schema(&batches)?, properties(&batches)?);
+    let mut writer = ArrowWriter::try_new(Parts::default(), schema, properties)?;
+    for batch in batches {
+        writer.write(&batch)?;
+    }
+    let blocks = sum_up(&mut writer, |parts| blocks_entry(parts.iter()))?;
+    let parts = writer.into_inner()?;
+    let check = file_check(parts.iter(), blocks);
+    Ok(EncodedParts { bytes: parts.finish(), check })
+}
+
+/// Notes the sums of blocks in the footer that is to be written, and tells how many there are.
+fn sum_up<W: Write + Send>(
+    writer: &mut ArrowWriter<W>,
+    blocks: impl Fn(&W) -> Option<(usize, KeyValue)>,
+) -> Result<usize> {
     writer.flush()?;
     // What is buffered has to lie in the file for its blocks to be summed up.
     writer.sync().map_err(|error| Error::internal("encoding in memory").with_source(error))?;
-    let mut blocks = 0;
-    if let Some((count, entry)) = blocks_entry(writer.inner()) {
-        blocks = count;
-        writer.append_key_value_metadata(entry);
+    let Some((count, entry)) = blocks(writer.inner()) else { return Ok(0) };
+    writer.append_key_value_metadata(entry);
+    Ok(count)
+}
+
+fn schema(batches: &[RecordBatch]) -> Result<SchemaRef> {
+    let first = batches.first().ok_or_else(|| Error::internal("no rows to encode"))?;
+    Ok(first.schema())
+}
+
+fn properties(batches: &[RecordBatch]) -> Result<Option<WriterProperties>> {
+    let Some(first) = batches.first() else { return Ok(None) };
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    Ok(Some(writer_properties(first, rows, distinct_keys(batches)?)))
+}
+
+/// Bytes of one part of an encoded file: whole blocks of those that have checksums.
+const PART_BYTES: usize = 256 * 1024;
+
+/// A file in memory in parts.
+#[derive(Debug, Default)]
+struct Parts {
+    done: Vec<Bytes>,
+    open: Vec<u8>,
+}
+
+impl Parts {
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.done.iter().map(AsRef::as_ref).chain([self.open.as_slice()])
     }
-    let bytes: Bytes = writer.into_inner()?.into();
-    let check = file_check(&bytes, blocks);
-    Ok(EncodedParquet { bytes, check })
+
+    fn finish(mut self) -> PutPayload {
+        self.done.push(self.open.into());
+        PutPayload::from_iter(self.done)
+    }
+}
+
+impl Write for Parts {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = bytes.len().min(PART_BYTES - self.open.len());
+        self.open.extend_from_slice(&bytes[..count]);
+        if self.open.len() == PART_BYTES {
+            self.done.push(std::mem::take(&mut self.open).into());
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn distinct_keys(batches: &[RecordBatch]) -> Result<usize> {
@@ -387,3 +473,6 @@ fn lean_columns(
     }
     builder
 }
+
+#[cfg(test)]
+mod tests;

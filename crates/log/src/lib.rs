@@ -74,8 +74,8 @@ pub use columns::{
 };
 pub use definition::{DEFAULT_MAX_FUTURE_MS, MAX_NESTING, StateDefinition, StateSettings};
 pub use encode::{
-    EncodedParquet, MAX_DAYS_PER_APPEND, PAGE_ROWS, ROW_GROUP_ROWS, encode_parquet, statistics,
-    writer_properties,
+    EncodedParquet, EncodedParts, MAX_DAYS_PER_APPEND, PAGE_ROWS, ROW_GROUP_ROWS, encode_parquet,
+    encode_parquet_parts, statistics, statistics_of, writer_properties,
 };
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use error::{Error, ErrorKind, Result};

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, DELETE, EncodedParquet, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK,
-    TAG_SORTED, TIER, Table, encode_parquet, statistics,
+    Action, DELETE, EncodedParts, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK, TAG_SORTED,
+    TIER, Table, encode_parquet_parts, statistics_of,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
-use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 
@@ -18,19 +17,41 @@ use crate::snapshot::{
     TAG_HASH, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_MIN_KEY,
     TAG_TOMBSTONES,
 };
+use crate::thread::OwnThread;
 
 /// Rows of one snapshot file at most, unless set otherwise.
 pub const FILE_ROWS: usize = 262_144;
 /// Decoded bytes of one file at most, before it is written; a single batch may exceed it.
 const FILE_BYTES: usize = 64 * 1024 * 1024;
-/// Of a small budget, the share that one file's decoded rows may take: two are encoded while a third one is gathered.
+/// Of a small budget, the share that one file's decoded rows may take: two are under way at the same time.
 const FILE_SHARE: usize = 8;
 /// Smaller files would be all overhead.
 const MIN_FILE_BYTES: usize = 1024 * 1024;
 /// A least key up to this length stands whole in the statistics.
 const MAX_PLAIN_MIN_KEY: usize = 256;
 /// Files that are encoded and uploaded at the same time.
-const WRITE_CONCURRENCY: usize = 2;
+pub(crate) const WRITE_CONCURRENCY: usize = 2;
+
+/// The threads that encode files, one for each that is under way.
+#[derive(Debug)]
+pub(crate) struct Encoders([OwnThread; WRITE_CONCURRENCY]);
+
+impl Default for Encoders {
+    fn default() -> Self {
+        Self([(); WRITE_CONCURRENCY].map(|()| OwnThread::new("alluvium-encode")))
+    }
+}
+
+impl Encoders {
+    /// Encodes the file with a number, beside the one before and the one after it.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        index: usize,
+        encode: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.0[index % WRITE_CONCURRENCY].run(encode).await
+    }
+}
 
 /// Where files go and what is noted with them.
 #[derive(Debug, Clone)]
@@ -51,24 +72,26 @@ impl FileWriter {
         &self,
         chunks: impl Stream<Item = Result<Vec<RecordBatch>>>,
     ) -> Result<Vec<FileAdd>> {
-        let files: Vec<Option<FileAdd>> = chunks
-            .enumerate()
-            .map(|(index, chunk)| async move { self.write_file(chunk?, index).await }.boxed())
-            .buffered(WRITE_CONCURRENCY)
-            .try_collect()
-            .await?;
+        let encoders = &Encoders::default();
+        let write = |(index, chunk): (usize, Result<Vec<RecordBatch>>)| {
+            async move { self.write_file(chunk?, index, encoders).await }.boxed()
+        };
+        let files: Vec<Option<FileAdd>> =
+            chunks.enumerate().map(write).buffered(WRITE_CONCURRENCY).try_collect().await?;
         Ok(files.into_iter().flatten().collect())
     }
 
-    async fn write_file(&self, batches: Vec<RecordBatch>, index: usize) -> Result<Option<FileAdd>> {
+    async fn write_file(
+        &self,
+        batches: Vec<RecordBatch>,
+        index: usize,
+        encoders: &Encoders,
+    ) -> Result<Option<FileAdd>> {
         let schema = self.schema.clone();
-        let encode = move || encode(&batches, &schema);
-        let encoded = tokio::task::spawn_blocking(encode)
-            .await
-            .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
+        let encoded = encoders.run(index, move || encode(batches, &schema)).await?;
         let Some(file) = encoded else { return Ok(None) };
         let path = format!("{TIER}={}/{}-{index}.parquet", self.tier, self.run_id);
-        let size = file.parquet.bytes.len() as u64;
+        let size = file.parquet.bytes.content_length() as u64;
         self.table.put_new(&path, file.parquet.bytes).await?;
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         let mut tags = file.tags;
@@ -128,16 +151,16 @@ pub(crate) fn chunks(
 }
 
 struct Encoded {
-    parquet: EncodedParquet,
+    parquet: EncodedParts,
     stats: String,
     tags: BTreeMap<String, String>,
 }
 
-fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>> {
+fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Option<Encoded>> {
     let Some(first) = batches.first() else { return Ok(None) };
     let (mut hash, mut tombstones) = (RowsHash::default(), 0_usize);
     let (mut version, mut event_time, mut commit) = (i64::MIN, i64::MIN, i64::MIN);
-    for batch in batches {
+    for batch in &batches {
         hash = hash.and(hash_rows(batch)?);
         tombstones +=
             column(batch, 3)?.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count();
@@ -146,14 +169,7 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
         event_time = event_time.max(greatest(times.values()));
         commit = commit.max(greatest(column(batch, 4)?.as_primitive::<Int64Type>().values()));
     }
-    // Statistics need the leading columns of all rows at once; the value stays out of it.
-    let leading: Vec<RecordBatch> =
-        batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
-    let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
-    let stats = statistics(&all)?.to_string();
-    drop((all, leading));
-    let stored: Vec<RecordBatch> =
-        batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
+    let stats = statistics_of(&batches)?.to_string();
     let mut tags = BTreeMap::from([
         (TAG_MAX_VERSION.to_owned(), version.to_string()),
         (TAG_MAX_EVENT_TIME.to_owned(), event_time.to_string()),
@@ -168,7 +184,10 @@ fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Option<Encoded>
     if least.len() > MAX_PLAIN_MIN_KEY {
         tags.insert(TAG_MIN_KEY.to_owned(), least.to_owned());
     }
-    Ok(Some(Encoded { parquet: encode_parquet(&stored)?, stats, tags }))
+    // In place of the rows, so that each batch goes as soon as it is encoded.
+    let stored =
+        batches.into_iter().map(|batch| to_file_columns(&batch, schema)).collect::<Result<_>>()?;
+    Ok(Some(Encoded { parquet: encode_parquet_parts(stored)?, stats, tags }))
 }
 
 fn greatest(values: &[i64]) -> i64 {

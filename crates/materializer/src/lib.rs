@@ -47,6 +47,7 @@ mod materialize;
 pub mod metrics;
 mod ranges;
 mod snapshot;
+mod thread;
 mod verify;
 
 pub use effect::rank;

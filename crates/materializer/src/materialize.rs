@@ -13,7 +13,9 @@ use serde::Serialize;
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
 use crate::fold::{BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, merge};
-use crate::inputs::{check_not_ahead, file_input, file_stream, snapshot_inputs, whole_value};
+use crate::inputs::{
+    beside_fold_bytes, check_not_ahead, file_inputs, stream_in_windows, whole_value, window_rows,
+};
 use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
@@ -273,8 +275,7 @@ pub(crate) fn lost_rows(snapshot: &Snapshot, expired: i64) -> Error {
 }
 
 fn tail_inputs(log: &Log, work: &Work, options: &MaterializeOptions) -> Vec<FoldInput> {
-    let input = |file| file_input(log.table(), file, &work.spec, &options.footers);
-    work.tail.iter().map(input).collect()
+    file_inputs(log.table(), &work.tail, &work.spec, &options.footers, &options.fold)
 }
 
 async fn fold_tail(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<BatchStream> {
@@ -295,7 +296,11 @@ fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
 
 async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
     let mut inputs = tail_inputs(log, work, options);
-    inputs.extend(snapshot_inputs(&work.base, &work.spec_of_all(), &options.footers));
+    if let Some((table, _)) = work.base.table() {
+        let files: Vec<Arc<DataFile>> = work.base.files().cloned().collect();
+        let spec = work.spec_of_all();
+        inputs.extend(file_inputs(table, &files, &spec, &options.footers, &options.fold));
+    }
     let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
     let added = writer(log, work, BASE)
         .write(chunks(winners, options.layout.file_rows, &options.fold))
@@ -342,6 +347,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             base,
             work.spec_of_all(),
             changes,
+            &options.fold,
             options.footers.clone(),
         );
         let ranking = work.ranking.clone();
@@ -374,8 +380,11 @@ fn with_runs(
 ) -> BatchStream {
     let spec = work.spec_of_all();
     let mut inputs = vec![SortedInput::Stream(winners)];
-    let open = |file| SortedInput::Stream(file_stream(&work.table, file, &spec, &options.footers));
-    inputs.extend(runs.iter().map(open));
+    let window_rows = window_rows(runs, runs.len(), beside_fold_bytes(&options.fold));
+    inputs.extend(runs.iter().map(|file| {
+        let rows = stream_in_windows(&work.table, file, &spec, window_rows, &options.footers);
+        SortedInput::Stream(rows)
+    }));
     merge(work.ranking.clone(), spec.schema(), inputs, options.fold.batch_rows)
 }
 

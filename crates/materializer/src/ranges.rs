@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::files::chunks;
 use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, merge};
-use crate::inputs::file_stream;
+use crate::inputs::{beside_fold_bytes, stream_in_windows, window_rows};
 use crate::snapshot::least_key;
 
 /// A sorted stream of changes that can be taken up to a key.
@@ -60,6 +60,8 @@ pub(crate) struct Ranges {
     table: Arc<Table>,
     base: Vec<Arc<DataFile>>,
     spec: ReadSpec,
+    /// How many rows of a base file are read at a time.
+    window_rows: Option<usize>,
     footers: Arc<FooterCache>,
     changes: Arc<Mutex<Changes>>,
     touched: SyncMutex<Vec<Arc<DataFile>>>,
@@ -72,10 +74,13 @@ impl Ranges {
         base: Vec<Arc<DataFile>>,
         spec: ReadSpec,
         changes: BatchStream,
+        fold: &FoldSettings,
         footers: Arc<FooterCache>,
     ) -> Self {
+        let window_rows = window_rows(&base, 1, beside_fold_bytes(fold));
         let changes = Arc::new(Mutex::new(Changes { rows: changes, left: None }));
-        Self { table, base, spec, footers, changes, touched: SyncMutex::new(Vec::new()) }
+        let touched = SyncMutex::new(Vec::new());
+        Self { table, base, spec, window_rows, footers, changes, touched }
     }
 
     /// The base files whose ranges had changes, once the merge is done.
@@ -106,7 +111,8 @@ impl Ranges {
         let mut inputs = vec![SortedInput::Stream(self.below(first, upper))];
         if let Some(file) = self.base.get(index) {
             self.touched.lock().push(file.clone());
-            let rows = file_stream(&self.table, file, &self.spec, &self.footers);
+            let rows =
+                stream_in_windows(&self.table, file, &self.spec, self.window_rows, &self.footers);
             inputs.push(SortedInput::Stream(rows));
         }
         Ok(Some(merge(ranking, self.spec.schema(), inputs, batch_rows)))

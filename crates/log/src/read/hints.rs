@@ -13,6 +13,9 @@ pub struct ReadHints {
     pub unread: Vec<&'static str>,
     /// Rows whose value lies outside of any of these may be left out; none needs to be.
     pub bounds: Vec<FieldBounds>,
+    /// About how many rows of a file that we wrote are fetched and decoded at a time; a row group when not given. Fewer rows
+    /// take less memory and more requests.
+    pub window_rows: Option<usize>,
 }
 
 /// What a field of the value must lie within, both ends included. A null lies within nothing.

@@ -12,6 +12,7 @@ mod prune;
 mod ranges;
 mod shape;
 mod upserts;
+mod windows;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +50,7 @@ pub(crate) use ranges::RangeReader;
 use shape::shape;
 pub use shape::unread_column;
 pub use upserts::{is_upsert_column, upsert_column};
+use windows::read_in_windows;
 
 /// Batches of rows.
 pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
@@ -146,7 +148,8 @@ pub async fn read_file_with(
     let opened = if is_small(file) && !is_known_lookup(table, file, spec, footers) {
         read_whole(table, file, spec, (leading, bounds), footers).await
     } else {
-        read_parts(table, file, spec, (leading, bounds), footers).await
+        let window_rows = hints.window_rows.filter(|_| file.is_sorted());
+        read_parts(table, file, spec, (leading, bounds), window_rows, footers).await
     };
     let (raw, only_upserts) = opened.map_err(|error| gone(error, file).context(&place))?;
     let (file, spec) = (file.clone(), spec.clone());
@@ -359,6 +362,7 @@ async fn read_parts(
     file: &DataFile,
     spec: &ReadSpec,
     leave_out: (Leading, &[FieldBounds]),
+    window_rows: Option<usize>,
     footers: &FooterCache,
 ) -> Result<(RowStream, bool)> {
     let mut reader = RangeReader::new(table, file)?;
@@ -383,9 +387,24 @@ async fn read_parts(
         return Ok((stream::empty().boxed(), footer.only_upserts));
     }
     let selection = pruner.rows(&row_groups);
+    let projection = projection(&footer, file, spec, leave_out.0);
+    if let Some(window_rows) = window_rows {
+        let key = key_leaf(footer.metadata.metadata());
+        let metadata = &footer.metadata;
+        let rows = read_in_windows(
+            reader,
+            metadata,
+            &projection,
+            &row_groups,
+            selection,
+            key,
+            window_rows,
+        );
+        return Ok((rows, footer.only_upserts));
+    }
     let mut builder =
         ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone())
-            .with_projection(projection(&footer, file, spec, leave_out.0))
+            .with_projection(projection)
             .with_batch_size(BATCH_ROWS)
             .with_row_groups(row_groups);
     if let Some(selection) = selection {

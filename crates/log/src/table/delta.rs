@@ -317,6 +317,15 @@ fn version_of(version: u64) -> Result<i64> {
     i64::try_from(version).map_err(|_| Error::corrupt("a Delta version beyond 2^63"))
 }
 
+/// The version that a table's hint of its newest checkpoint names, if it is one of a single file.
+pub(super) fn hinted_version(hint: &Bytes) -> Option<i64> {
+    let hint: Value = serde_json::from_slice(hint).ok()?;
+    match hint.get("parts").is_none_or(Value::is_null) {
+        true => hint.get("version")?.as_i64(),
+        false => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,9 @@
 //! What the log says about the rows of a file.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
 /// Bounds of a file's rows. A bound that is not there is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileStats {
@@ -24,29 +28,70 @@ impl FileStats {
     ///
     /// `trusted` says that the file is ours, so that a long maximum key is whole or left out, never cut.
     pub fn parse(json: Option<&str>, trusted: bool) -> Self {
-        let Some(value) =
-            json.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
-        else {
-            return Self::default();
-        };
-        let (min, max) = (&value["minValues"], &value["maxValues"]);
-        let text = |v: &serde_json::Value| v.as_str().map(str::to_owned);
+        let Some(json) = json else { return Self::default() };
+        // Ours are as they should be, which is read fast; of others each value is looked at for itself.
+        match serde_json::from_str::<Statistics<'_>>(json) {
+            Ok(known) => Self::of(known, trusted),
+            Err(_) => serde_json::from_str(json)
+                .map(|value: serde_json::Value| Self::of(Statistics::of(&value), trusted))
+                .unwrap_or_default(),
+        }
+    }
+
+    fn of(known: Statistics<'_>, trusted: bool) -> Self {
+        let (min, max) = (known.min_values, known.max_values);
         Self {
-            rows: value["numRecords"].as_u64(),
-            min_key: text(&min[crate::STATE_KEY]),
+            rows: known.num_records,
+            min_key: min.state_key.map(Cow::into_owned),
             // Engines cut long strings down; only some of them mark a cut maximum with a last character
             // that sorts high. A maximum that may have been cut is not a bound for us.
-            max_key: text(&max[crate::STATE_KEY]).filter(|key| trusted || key.len() < 32),
-            min_version: min[crate::VERSION].as_i64(),
-            max_version: max[crate::VERSION].as_i64(),
+            max_key: max.state_key.filter(|key| trusted || key.len() < 32).map(Cow::into_owned),
+            min_version: min.version,
+            max_version: max.version,
             // Times in statistics are cut to milliseconds by some writers, so widen by one.
-            min_event_time: time(&min[crate::EVENT_TIME]),
-            max_event_time: time(&max[crate::EVENT_TIME]).map(|t| t.saturating_add(999)),
+            min_event_time: min.event_time.as_deref().and_then(time),
+            max_event_time: max.event_time.as_deref().and_then(time).map(|t| t.saturating_add(999)),
         }
     }
 }
 
-fn time(value: &serde_json::Value) -> Option<i64> {
-    let text = value.as_str()?;
+/// Delta's statistics as far as they are of use here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Statistics<'a> {
+    num_records: Option<u64>,
+    #[serde(borrow)]
+    min_values: Bounds<'a>,
+    #[serde(borrow)]
+    max_values: Bounds<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Bounds<'a> {
+    #[serde(borrow)]
+    state_key: Option<Cow<'a, str>>,
+    version: Option<i64>,
+    #[serde(borrow)]
+    event_time: Option<Cow<'a, str>>,
+}
+
+impl<'a> Statistics<'a> {
+    /// What is understood of statistics that have something else than expected in them.
+    fn of(value: &'a serde_json::Value) -> Self {
+        let bounds = |values: &'a serde_json::Value| Bounds {
+            state_key: values[crate::STATE_KEY].as_str().map(Cow::Borrowed),
+            version: values[crate::VERSION].as_i64(),
+            event_time: values[crate::EVENT_TIME].as_str().map(Cow::Borrowed),
+        };
+        Self {
+            num_records: value["numRecords"].as_u64(),
+            min_values: bounds(&value["minValues"]),
+            max_values: bounds(&value["maxValues"]),
+        }
+    }
+}
+
+fn time(text: &str) -> Option<i64> {
     chrono::DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_micros())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::ObjectStoreExt;
 
-use super::delta;
+use super::delta::{self, Loaded};
 use super::listing::{LogListing, Origin};
 use super::state::TableState;
 use super::{Action, Table, VACUUM_APP_ID, commit_path};
@@ -20,9 +20,10 @@ const MAX_LOADS: u32 = 4;
 impl Table {
     /// Loads the newest version; `None` when there is no table.
     pub(super) async fn load(&self) -> Result<Option<TableState>> {
-        let mut listing = self.list_versions().await?;
+        let (listing, mut hinted) = futures::join!(self.list_versions(), self.hinted_checkpoint());
+        let mut listing = listing?;
         for _ in 1..MAX_LOADS {
-            let error = match self.load_listed(&listing).await {
+            let error = match self.load_listed(&listing, hinted.take()).await {
                 Ok(state) => return Ok(state),
                 Err(error) => error,
             };
@@ -33,10 +34,21 @@ impl Table {
             }
             listing = again;
         }
-        self.load_listed(&listing).await
+        self.load_listed(&listing, None).await
     }
 
-    async fn load_listed(&self, listing: &LogListing) -> Result<Option<TableState>> {
+    /// The checkpoint that the table's hint names, read while the folder is listed: most often it is the newest one. A hint is
+    /// nothing to rely on, so that what can't be read of it is left to whom the listing leads.
+    async fn hinted_checkpoint(&self) -> Option<Loaded> {
+        let hint = self.probe_hint()?;
+        self.access.load_checkpoint(delta::hinted_version(&hint)?).await.ok().flatten()
+    }
+
+    async fn load_listed(
+        &self,
+        listing: &LogListing,
+        hinted: Option<Loaded>,
+    ) -> Result<Option<TableState>> {
         let Some(newest) = listing.newest() else { return Ok(None) };
         let origins = listing.origins(newest);
         if origins.is_empty() {
@@ -44,7 +56,18 @@ impl Table {
         }
         let newest_checkpoint = listing.checkpoints.last().copied().unwrap_or(0);
         self.checkpointed.store(newest_checkpoint, Ordering::Relaxed);
-        let state = self.load_from(&origins, newest).await?;
+        let nearest = origins.first().copied();
+        let hinted = hinted.filter(|found| nearest == Some(Origin::Checkpoint(found.version)));
+        let mut state = None;
+        if let Some(hinted) = hinted {
+            // What goes wrong is met again, and told, on the way that knows older checkpoints too.
+            let loaded = self.load_checkpointed(hinted, newest, |state| state).await;
+            state = loaded.ok().filter(|state| !state.has_unknown_commits());
+        }
+        let state = match state {
+            Some(state) => state,
+            None => self.load_from(&origins, newest).await?,
+        };
         self.transactions_complete.store(state.has_all_transactions(), Ordering::Relaxed);
         Ok(Some(state))
     }
@@ -103,17 +126,28 @@ impl Table {
                         loading.map_err(|e| self.placed(e))?
                     }
                 };
-                // A checkpoint has no time; the commit that it stands for has, while it is kept.
-                // Nothing else of it is needed, so that it may be damaged.
-                let commit = match self.read_commit(at).await {
-                    Err(error) if error.kind() == ErrorKind::Corrupt => None,
-                    found => found?,
-                }
-                .unwrap_or_default();
-                let state = TableState::loaded(loaded).made_at(commit_time(&commit));
-                self.replay(begun(state), at + 1, version).await
+                self.load_checkpointed(loaded, version, begun).await
             }
         }
+    }
+
+    /// A version from what a checkpoint says and the commits after it.
+    async fn load_checkpointed(
+        &self,
+        loaded: Loaded,
+        version: i64,
+        begun: impl FnOnce(TableState) -> TableState,
+    ) -> Result<TableState> {
+        let at = loaded.version;
+        // A checkpoint has no time; the commit that it stands for has, while it is kept.
+        // Nothing else of it is needed, so that it may be damaged.
+        let commit = match self.read_commit(at).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            found => found?,
+        }
+        .unwrap_or_default();
+        let state = TableState::loaded(loaded).made_at(commit_time(&commit));
+        self.replay(begun(state), at + 1, version).await
     }
 
     /// Whose progress a loaded state must know: what was known before must not be forgotten by a reload.

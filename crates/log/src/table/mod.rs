@@ -25,9 +25,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
-use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
@@ -172,7 +171,7 @@ impl Table {
     }
 
     /// Writes a data file that no commit refers to yet; its name must be new.
-    pub async fn put_new(&self, path: &str, bytes: Bytes) -> Result<()> {
+    pub async fn put_new(&self, path: &str, bytes: impl Into<PutPayload>) -> Result<()> {
         let options = PutOptions { mode: PutMode::Create, ..Default::default() };
         let put = self.store.put_opts(&Path::from(path), bytes.into(), options).await;
         put.map(drop)

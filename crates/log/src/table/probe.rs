@@ -87,6 +87,11 @@ impl Table {
         self.probe.as_ref()?.folder.cached(std::str::from_utf8(&name).ok()?)
     }
 
+    /// The hint of the newest checkpoint, where it is in memory.
+    pub(super) fn probe_hint(&self) -> Option<bytes::Bytes> {
+        self.probe.as_ref()?.folder.cached("_last_checkpoint")
+    }
+
     /// What [`Table::look_at`] gives, where one system call can tell.
     pub(super) fn probe_mark(&self, version: i64) -> Option<Result<Option<String>>> {
         let probe = self.probe.as_ref()?;

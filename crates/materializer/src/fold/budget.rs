@@ -8,13 +8,16 @@
 //! | what is held at most | while gathering | while merging |
 //! |---|---|---|
 //! | sorted runs in memory | 1/3, and the 1/6 that crosses it | 1/3 |
-//! | gathered batches with their index; one batch of each run on disk | 1/6 | 1/3 |
 //! | what open files have fetched and decode | | 1/3, instead of sorted runs in memory |
+//! | gathered batches with their index | 1/6 | |
+//! | one batch of each run on disk | | 1/6 |
 //! | the result of folding them; the batch that comes out and those it is made of | 1/6 | 1/4 |
+//! | the rows of files under way, one gathered and one encoded, for whoever writes what comes out | | 1/4 |
 //!
-//! So all that is held together stays below the budget. On top come the batch that crosses a limit, and one
-//! batch of each streamed input. The process may take up to as much again, since an allocator with an arena for
-//! each thread does not give back at once what another thread has freed.
+//! So all that is held together stays below the budget. On top come the batch that crosses a limit, and of each input that is
+//! open a batch or a page. What a process takes beyond is up to its allocator. The usual one has an arena for each thread, and
+//! keeps there what another thread has freed: so nothing here takes large pieces that come and go (files are fetched by pages,
+//! and written in parts), and what is spilled is read by one thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -112,7 +115,7 @@ struct Plan {
     open_bytes: u64,
     /// The bounds of batches that come out.
     bounds: Bounds,
-    /// The bounds of batches in a run: as small as it takes to hold one of each run in a third of the budget.
+    /// The bounds of batches in a run: as small as it takes to hold one of each run in a sixth of the budget.
     run_bounds: Bounds,
 }
 
@@ -172,9 +175,9 @@ impl Plan {
             small_bytes: (budget / 32) as u64,
             gather_bytes: budget / 6,
             runs_bytes: budget / 3,
-            open_bytes: (budget / 3) as u64,
+            open_bytes: settings.open_bytes(),
             bounds: bounded(budget / 8),
-            run_bounds: bounded(budget / 3 / settings.fan_in),
+            run_bounds: bounded(budget / 6 / settings.fan_in),
         }
     }
 

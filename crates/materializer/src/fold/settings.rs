@@ -29,6 +29,11 @@ impl Default for FoldSettings {
 }
 
 impl FoldSettings {
+    /// What the files of a merge may hold together while they are open.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        (self.memory_budget_bytes / 3) as u64
+    }
+
     /// Refuses settings with which nothing can be folded.
     pub fn validate(&self) -> Result<()> {
         if self.memory_budget_bytes == 0 {

@@ -17,12 +17,15 @@ use tempfile::{TempDir, TempPath};
 
 use super::BatchStream;
 use super::bytes::batch_bytes;
+use crate::thread::OwnThread;
 
 /// Where a fold spills to; makes its folder when it first does.
 #[derive(Debug)]
 pub(super) struct SpillArea {
     parent: PathBuf,
     folder: Mutex<Option<Arc<TempDir>>>,
+    /// What reads and writes.
+    disk: Arc<OwnThread>,
 }
 
 /// A sorted run on disk, removed when it is dropped or has been read.
@@ -31,6 +34,7 @@ pub(super) struct SpilledRun {
     /// About the bytes of its rows in memory.
     pub(super) bytes: u64,
     file: SpillFile,
+    disk: Arc<OwnThread>,
 }
 
 /// The fields are dropped in this order: the file, then the folder with the last file.
@@ -57,7 +61,9 @@ fn failure(folder: &Path, verb: &str, cause: ArrowError) -> Error {
 
 impl SpillArea {
     pub(super) fn new(parent: Option<PathBuf>) -> Self {
-        Self { parent: parent.unwrap_or_else(std::env::temp_dir), folder: Mutex::new(None) }
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let disk = Arc::new(OwnThread::new("alluvium-spill"));
+        Self { parent, folder: Mutex::new(None), disk }
     }
 
     fn folder(&self) -> Result<Arc<TempDir>> {
@@ -78,12 +84,14 @@ impl SpillArea {
         schema: &SchemaRef,
         mut sorted: BatchStream,
     ) -> Result<SpilledRun> {
+        let disk = self.disk.clone();
         let (area, schema) = (self.clone(), schema.clone());
-        let mut writer = blocking(move || RunWriter::create(&area, &schema)).await?;
+        let mut writer = disk.run(move || RunWriter::create(&area, &schema)).await?;
         while let Some(batch) = sorted.try_next().await? {
-            writer = blocking(move || writer.write(&batch)).await?;
+            writer = disk.run(move || writer.write(&batch)).await?;
         }
-        blocking(move || writer.finish()).await
+        let (bytes, file) = disk.run(move || writer.finish()).await?;
+        Ok(SpilledRun { bytes, file, disk })
     }
 }
 
@@ -115,21 +123,22 @@ impl RunWriter {
         Ok(self)
     }
 
-    fn finish(mut self) -> Result<SpilledRun> {
+    fn finish(mut self) -> Result<(u64, SpillFile)> {
         self.stream
             .finish()
             .and_then(|()| Ok(self.stream.get_mut().flush()?))
             .map_err(|error| self.file.failure("write", error))?;
-        Ok(SpilledRun { bytes: self.bytes, file: self.file })
+        Ok((self.bytes, self.file))
     }
 }
 
 impl SpilledRun {
     /// Reads the run from its beginning; opens it with the first batch.
     pub(super) fn read(self) -> BatchStream {
-        stream::try_unfold(RunReader { open: None, file: self.file }, |reader| async move {
-            let (batch, reader) = blocking(move || reader.next()).await?;
-            Ok(batch.map(|batch| (batch, reader)))
+        let reader = RunReader { open: None, file: self.file };
+        stream::try_unfold((reader, self.disk), |(reader, disk)| async move {
+            let (batch, reader) = disk.run(move || reader.next()).await?;
+            Ok(batch.map(|batch| (batch, (reader, disk))))
         })
         .boxed()
     }

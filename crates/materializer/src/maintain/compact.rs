@@ -13,26 +13,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alluvium_log::{
-    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParquet, Error, FileAdd,
+    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParts, Error, FileAdd,
     FooterCache, Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE,
-    StateDefinition, TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet,
-    fold_schema, log_schema, statistics, value_field,
+    StateDefinition, TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet_parts,
+    fold_schema, log_schema, statistics_of, value_field,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
-use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{DayPlan, Rules, Run, plan};
-use crate::files::chunks;
+use crate::files::{Encoders, WRITE_CONCURRENCY, chunks};
 use crate::fold::{BatchStream, FoldSettings, distinct, merge_all, sort_all};
-use crate::inputs::file_stream;
+use crate::inputs::{stream_in_windows, window_rows};
 
 /// Rows of one file of a compacted day at most, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
 pub const COMPACTED_FILE_ROWS: usize = 1_048_576;
-/// Files that are encoded and uploaded at the same time.
-const WRITE_CONCURRENCY: usize = 2;
 /// Merges of one day in one run of the job at most: each takes in what fits into memory at once.
 const MAX_PASSES: usize = 1_000;
 
@@ -129,7 +126,7 @@ fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
         now_ms: log.clock().now_ms(),
         compact_after_ms: log.maintenance_settings()?.compact_after_ms,
         up_to_commit: options.up_to_commit,
-        input_bytes: options.fold.memory_budget_bytes as u64 / 2,
+        input_bytes: options.fold.open_bytes(),
     })
 }
 
@@ -209,11 +206,13 @@ async fn merged_rows(
     let definition = log.definition_at(state)?;
     let spec = ReadSpec { payload: payload(&definition), filter: RowFilter::default() };
     let mut inputs = Vec::with_capacity(runs.len());
+    let files = runs.iter().flat_map(|run| &run.files);
+    let window_rows = window_rows(files, runs.len(), options.fold.open_bytes());
     for run in runs {
         let streams: Vec<BatchStream> = run
             .files
             .iter()
-            .map(|file| file_stream(log.table(), file, &spec, &options.footers))
+            .map(|file| stream_in_windows(log.table(), file, &spec, window_rows, &options.footers))
             .collect();
         let rows = stream::iter(streams).flatten().boxed();
         let is_sorted = run.files.iter().all(|file| file.is_sorted());
@@ -281,9 +280,13 @@ impl RunWriter<'_> {
         options: &CompactOptions,
         added: &mut Vec<FileAdd>,
     ) -> Result<u64> {
+        let encoders = &Encoders::default();
+        let write = |(part, chunk): (usize, Result<Vec<RecordBatch>>)| {
+            async move { self.write_file(chunk?, part, encoders).await }.boxed()
+        };
         let mut files = chunks(rows, options.file_rows, &options.fold)
             .enumerate()
-            .map(|(part, chunk)| async move { self.write_file(chunk?, part).await }.boxed())
+            .map(write)
             .buffered(WRITE_CONCURRENCY)
             .boxed();
         let mut rows = 0;
@@ -294,13 +297,16 @@ impl RunWriter<'_> {
         Ok(rows)
     }
 
-    async fn write_file(&self, batches: Vec<RecordBatch>, part: usize) -> Result<(FileAdd, u64)> {
+    async fn write_file(
+        &self,
+        batches: Vec<RecordBatch>,
+        part: usize,
+        encoders: &Encoders,
+    ) -> Result<(FileAdd, u64)> {
         let schema = self.schema.clone();
-        let encoded = tokio::task::spawn_blocking(move || encode(&batches, &schema))
-            .await
-            .map_err(|error| Error::internal("encoding was aborted").with_source(error))??;
+        let encoded = encoders.run(part, move || encode(batches, &schema)).await?;
         let path = format!("{DT}={}/run-{}-{part}.parquet", self.day, self.run);
-        let size = encoded.parquet.bytes.len() as u64;
+        let size = encoded.parquet.bytes.content_length() as u64;
         self.log.table().put_new(&path, encoded.parquet.bytes).await?;
         metrics::counter!(crate::metrics::COMPACTED_BYTES).increment(size);
         let add = FileAdd {
@@ -322,30 +328,26 @@ impl RunWriter<'_> {
 }
 
 struct Encoded {
-    parquet: EncodedParquet,
+    parquet: EncodedParts,
     stats: String,
     commits: String,
     rows: u64,
 }
 
-fn encode(batches: &[RecordBatch], schema: &SchemaRef) -> Result<Encoded> {
-    let Some(first) = batches.first() else { return Err(Error::internal("no rows to encode")) };
+fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Encoded> {
     let (mut low, mut high, mut rows) = (i64::MAX, i64::MIN, 0);
-    for batch in batches {
+    for batch in &batches {
         let commits = column(batch, COMMIT)?.as_primitive::<Int64Type>();
         low = commits.values().iter().copied().fold(low, i64::min);
         high = commits.values().iter().copied().fold(high, i64::max);
         rows += batch.num_rows() as u64;
     }
-    // Statistics need the leading columns of all rows at once; the value stays out of it.
-    let leading: Vec<RecordBatch> =
-        batches.iter().map(|batch| batch.project(&[0, 1, 2, 3])).collect::<Result<_, _>>()?;
-    let all = concat_batches(&first.schema().project(&[0, 1, 2, 3])?.into(), &leading)?;
-    let stats = statistics(&all)?.to_string();
-    drop((all, leading));
-    let stored: Vec<RecordBatch> =
-        batches.iter().map(|batch| to_file_columns(batch, schema)).collect::<Result<_>>()?;
-    Ok(Encoded { parquet: encode_parquet(&stored)?, stats, commits: format!("{low}-{high}"), rows })
+    let stats = statistics_of(&batches)?.to_string();
+    // In place of the rows, so that each batch goes as soon as it is encoded.
+    let stored =
+        batches.into_iter().map(|batch| to_file_columns(&batch, schema)).collect::<Result<_>>()?;
+    let parquet = encode_parquet_parts(stored)?;
+    Ok(Encoded { parquet, stats, commits: format!("{low}-{high}"), rows })
 }
 
 fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {

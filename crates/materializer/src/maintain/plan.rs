@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_log::{DT, DataFile, TAG_RUN, TableState};
+use alluvium_log::{DT, DataFile, PAGE_ROWS, TAG_RUN, TableState};
+
+use crate::inputs::open_bytes;
 
 /// In a day that is over, a run is rewritten when there is at least this share of it to merge: one fourth.
 const CLOSED_GROWTH: u64 = 4;
@@ -18,7 +20,7 @@ const OPEN_GROWTH: u64 = 1;
 const OPEN_RUNS: usize = 64;
 /// Decoded bytes per byte of a file, about.
 const EXPANSION: u64 = 6;
-/// Decoded bytes of an open input at most, about: a batch and a page.
+/// Decoded bytes of an open input of another engine's at most, about: a batch and a page.
 const OPEN_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 const DAY_MS: i64 = 86_400_000;
 
@@ -32,7 +34,11 @@ pub(crate) struct Run {
 
 impl Run {
     fn input_bytes(&self) -> u64 {
-        let open = |file: &Arc<DataFile>| (file.add.size * EXPANSION).min(OPEN_INPUT_BYTES);
+        let open = |file: &Arc<DataFile>| match file.is_sorted() {
+            // So much when it is read a page at a time.
+            true => open_bytes(file, Some(PAGE_ROWS)),
+            false => (file.add.size * EXPANSION).min(OPEN_INPUT_BYTES),
+        };
         self.files.iter().map(open).max().unwrap_or(0)
     }
 }

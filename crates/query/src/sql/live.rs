@@ -128,8 +128,11 @@ impl TableProvider for LiveTable {
             describe_keys(&keys),
         );
         let schema = columns.schema().clone();
-        let hints =
-            ReadHints { unread: columns.unread(), bounds: value_bounds(filters, &self.columns) };
+        let hints = ReadHints {
+            unread: columns.unread(),
+            bounds: value_bounds(filters, &self.columns),
+            ..ReadHints::default()
+        };
         let source = LiveRows {
             hints,
             reader: self.reader.clone(),

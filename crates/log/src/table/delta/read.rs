@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, MapArray, RecordBatch, StringArray, StructArray};
 use arrow::compute::{filter, is_not_null};
-use arrow::datatypes::Schema;
+use arrow::datatypes::{Int64Type, Schema};
 use arrow::json::WriterBuilder;
 use arrow::json::writer::LineDelimited;
 use bytes::Bytes;
@@ -16,11 +16,12 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::de::DeserializeOwned;
 
-use super::Loaded;
 use super::actions::{deletion_vector, from_add, from_metadata, from_protocol};
+use super::{FileAdd, Loaded};
 use crate::error::{Error, Result};
 
 const ACTIONS: [&str; 4] = ["add", "txn", "metaData", "protocol"];
+const BATCH_ROWS: usize = 8_192;
 /// Names files that hold a part of the checkpoint.
 const SIDECAR: &str = "sidecar";
 
@@ -41,13 +42,13 @@ pub(super) fn read_checkpoint(version: i64, bytes: Bytes) -> Result<Option<Loade
     let mask = ProjectionMask::leaves(builder.parquet_schema(), leaves);
     let (mut adds, mut transactions) = (Vec::new(), Vec::new());
     let (mut metadata, mut protocols) = (Vec::new(), Vec::new());
-    for batch in builder.with_projection(mask).build()? {
+    for batch in builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()? {
         let batch = batch?;
         let sidecars = batch.column_by_name(SIDECAR);
         if sidecars.is_some_and(|sidecars| sidecars.null_count() < sidecars.len()) {
             return Ok(None);
         }
-        adds.extend(actions_of::<Add>(&batch, "add")?);
+        adds.extend(files_of(&batch)?);
         transactions.extend(actions_of::<Transaction>(&batch, "txn")?);
         metadata.extend(actions_of::<Metadata>(&batch, "metaData")?);
         protocols.extend(actions_of::<Protocol>(&batch, "protocol")?);
@@ -55,18 +56,105 @@ pub(super) fn read_checkpoint(version: i64, bytes: Bytes) -> Result<Option<Loade
     let ([metadata], [protocol]) = (metadata.as_slice(), protocols.as_slice()) else {
         return Ok(None);
     };
-    let file = |add: Add| match add.deletion_vector {
-        Some(_) => Err(deletion_vector(&add.path)),
-        None => Ok(from_add(add)),
-    };
     Ok(Some(Loaded {
         version,
         metadata: from_metadata(metadata)?,
         protocol: from_protocol(protocol)?,
-        files: adds.into_iter().map(file).collect::<Result<_>>()?,
+        files: adds,
         transactions: transactions.into_iter().map(|txn| (txn.app_id, txn.version)).collect(),
         has_all_transactions: true,
     }))
+}
+
+/// The files that a batch adds.
+fn files_of(batch: &RecordBatch) -> Result<Vec<FileAdd>> {
+    let files =
+        batch.column_by_name("add").and_then(|adds| adds.as_struct_opt()).and_then(plain_files);
+    if let Some(files) = files {
+        return Ok(files);
+    }
+    let file = |add: Add| match add.deletion_vector {
+        Some(_) => Err(deletion_vector(&add.path)),
+        None => Ok(from_add(add)),
+    };
+    actions_of::<Add>(batch, "add")?.into_iter().map(file).collect()
+}
+
+/// The files, straight from columns of the usual types; `None` where there is anything else, or a file that is more than
+/// rows and facts about them. Most of what a checkpoint holds is files, and to make each a text first takes longest.
+fn plain_files(adds: &StructArray) -> Option<Vec<FileAdd>> {
+    let column = |name: &str| adds.column_by_name(name);
+    let (paths, stats) =
+        (column("path")?.as_string_opt::<i32>()?, column("stats")?.as_string_opt::<i32>()?);
+    let sizes = column("size")?.as_primitive_opt::<Int64Type>()?;
+    let times = column("modificationTime")?.as_primitive_opt::<Int64Type>()?;
+    let changes = column("dataChange")?.as_boolean_opt()?;
+    let partitions = Facts::of(column("partitionValues")?)?;
+    let tags = column("tags").map(Facts::of);
+    let tags = match tags {
+        Some(tags) => Some(tags?),
+        None => None,
+    };
+    let vectors = column("deletionVector");
+    let mut files = Vec::new();
+    for row in (0..adds.len()).filter(|&row| adds.is_valid(row)) {
+        let is_whole =
+            [paths.is_valid(row), sizes.is_valid(row), times.is_valid(row), changes.is_valid(row)];
+        let is_cut = vectors.is_some_and(|vectors| vectors.is_valid(row));
+        if is_whole.contains(&false) || is_cut {
+            return None;
+        }
+        let tags = tags.as_ref().map(|tags| tags.row(row)).unwrap_or_default();
+        files.push(FileAdd {
+            path: decoded(paths.value(row))?,
+            size: u64::try_from(sizes.value(row)).unwrap_or_default(),
+            partition: partitions.row(row).into_iter().collect(),
+            modified_ms: times.value(row),
+            data_change: changes.value(row),
+            stats: stats.is_valid(row).then(|| stats.value(row).to_owned()),
+            tags: tags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+        });
+    }
+    Some(files)
+}
+
+/// A path as it is, of one as it is stored.
+fn decoded(path: &str) -> Option<String> {
+    if !path.contains('%') {
+        return Some(path.to_owned());
+    }
+    // `deltalake` keeps its decoding to itself, but for whole actions.
+    let action = serde_json::json!({
+        "path": path, "size": 0, "modificationTime": 0, "dataChange": true, "partitionValues": {},
+    });
+    serde_json::from_value::<Add>(action).ok().map(|add| add.path)
+}
+
+/// A column of maps of texts.
+struct Facts<'a> {
+    maps: &'a MapArray,
+    names: &'a StringArray,
+    values: &'a StringArray,
+}
+
+impl<'a> Facts<'a> {
+    fn of(column: &'a ArrayRef) -> Option<Self> {
+        let maps = column.as_map_opt()?;
+        let (names, values) = (maps.keys().as_string_opt()?, maps.values().as_string_opt()?);
+        Some(Self { maps, names, values })
+    }
+
+    fn row(&self, row: usize) -> Vec<(String, Option<String>)> {
+        let offsets = self.maps.value_offsets();
+        let place = |at: usize| usize::try_from(offsets[at]).unwrap_or_default();
+        let value = |at: usize| self.values.is_valid(at).then(|| self.values.value(at).to_owned());
+        match self.maps.is_valid(row) {
+            true => (place(row)..place(row + 1))
+                .map(|at| (self.names.value(at).to_owned(), value(at)))
+                .collect(),
+            false => Vec::new(),
+        }
+    }
 }
 
 /// The actions of one kind in a batch, where each row is an action of some kind.
@@ -113,7 +201,10 @@ mod tests {
             _ => BTreeMap::from([("alluvium.commit".to_owned(), n.to_string())]),
         };
         FileAdd {
-            path: format!("dt=2024-01-01/part {n}%25 ü.parquet"),
+            path: match n % 3 {
+                0 => format!("dt=2024-01-01/part {n}%25 ü.parquet"),
+                _ => format!("dt=2024-01-01/part-{n}.parquet"),
+            },
             size: 7 * n as u64,
             partition: BTreeMap::from([(
                 "dt".to_owned(),
