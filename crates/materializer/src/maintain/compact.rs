@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alluvium_log::{
-    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParts, Error, FileAdd,
-    FooterCache, Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE,
-    StateDefinition, TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet_parts,
-    fold_schema, log_schema, statistics_of, value_field,
+    APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParts, Error, FileAdd, FooterCache,
+    Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE, StateDefinition,
+    TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet_parts, fold_schema,
+    log_schema, statistics_of, value_field,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
