@@ -1,4 +1,5 @@
-//! The state loop of a stream on a state four times the row cache: its keys prefetched, and key by key, and what a get costs there.
+//! The state loop of a stream on a state four times the row cache: its keys prefetched, key by key, and key by key with a quarter
+//! of the pages in memory too; and what a get costs there.
 
 use std::time::Instant;
 
@@ -9,6 +10,8 @@ use alluvium_benches::{
 
 use crate::Setup;
 
+/// What a key takes in decoded pages, about.
+const PAGE_BYTES_OF_A_KEY: u64 = 76;
 /// Gets of keys from all over the state.
 const GETS: usize = 50_000;
 
@@ -20,8 +23,14 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
         keys: setup.pick(1_000_000, 250_000),
         epoch_events: 10_000,
     };
-    for (how, name) in [(Loop::Prefetch, "prefetched"), (Loop::Stream, "key by key")] {
-        side(&figures, &place, name, work, how).await?;
+    let usual = StoreSettings::default().page_cache_bytes;
+    let quarter = work.keys * PAGE_BYTES_OF_A_KEY / 4;
+    for (how, name, page_cache_bytes) in [
+        (Loop::Prefetch, "prefetched", usual),
+        (Loop::Stream, "key by key", usual),
+        (Loop::Stream, "key by key, a quarter of the pages in memory", quarter),
+    ] {
+        side(&figures, &place, name, work, how, page_cache_bytes).await?;
     }
     Ok(())
 }
@@ -32,11 +41,11 @@ async fn side(
     name: &str,
     work: Workload,
     how: Loop,
+    page_cache_bytes: u64,
 ) -> Outcome<()> {
-    let folder = place.path(&name.replace(' ', "-"));
-    let settings =
-        StoreSettings { row_cache_bytes: work.row_cache_bytes(), ..StoreSettings::default() };
-    let page_cache_bytes = settings.page_cache_bytes;
+    let folder = place.path(&name.replace([' ', ','], "-"));
+    let row_cache_bytes = work.row_cache_bytes();
+    let settings = StoreSettings { row_cache_bytes, page_cache_bytes, ..StoreSettings::default() };
     let store = Store::builder(&folder.display().to_string()).settings(settings).open().await?;
     let users = store.state::<UserStatus>("users").await?;
     for batch in Events::seeded(5).every_key(work.keys, 100_000)? {
@@ -66,6 +75,9 @@ async fn side(
     let of_pages = rate(pages_now.hits - pages.hits, pages_now.misses - pages.misses);
     seen("hits of the page cache", of_pages, "of 1");
     seen("bytes in the page cache", pages_now.bytes as f64 / work.keys as f64, "bytes a key");
+    let spilled = pages_now.spill_hits - pages.spill_hits;
+    seen("rows read from spilled pages", spilled as f64 / work.events as f64, "an event");
+    seen("bytes of spilled pages", pages_now.spill_bytes as f64 / work.keys as f64, "bytes a key");
     store.close().await;
     let logins = logins(&users).await? - before;
     match logins == i64::try_from(work.events)? {

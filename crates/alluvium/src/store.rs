@@ -41,6 +41,9 @@ pub struct StoreSettings {
     /// Decoded pages of files that keys were looked up in, kept in memory for all states together, in bytes: 64 MiB. With 0 each
     /// lookup that goes to files decodes the pages that it needs.
     pub page_cache_bytes: u64,
+    /// Rows of pages that had to leave the page cache are read from temporary files without a name in `spill_dir`, of at most so many
+    /// bytes: 256 MiB. A row takes its bytes twice, about. With 0 such pages are decoded again for each lookup.
+    pub page_spill_bytes: u64,
     /// For how many milliseconds a read may miss what other processes commit: 0, none. This process's own writes are always seen.
     pub max_staleness_ms: u64,
     /// Streams of rows that a scan is read by: as many as there are cores.
@@ -75,6 +78,7 @@ impl Default for StoreSettings {
             tail_bytes: 256 * 1024 * 1024,
             footer_cache_bytes: alluvium_log::DEFAULT_FOOTER_CACHE_BYTES,
             page_cache_bytes: alluvium_log::DEFAULT_PAGE_CACHE_BYTES,
+            page_spill_bytes: alluvium_log::DEFAULT_PAGE_SPILL_BYTES,
             max_staleness_ms: 0,
             partitions: std::thread::available_parallelism().map_or(1, usize::from),
             batch_rows: FoldSettings::default().batch_rows,
@@ -169,7 +173,12 @@ impl StoreBuilder {
             }
         };
         let footers = FooterCache::new(self.settings.footer_cache_bytes);
-        let pages = PageCache::new(self.settings.page_cache_bytes);
+        let spill_dir = self.settings.spill_dir.clone().unwrap_or_else(std::env::temp_dir);
+        let pages = PageCache::spilling(
+            self.settings.page_cache_bytes,
+            self.settings.page_spill_bytes,
+            spill_dir,
+        );
         Ok(Store {
             inner: Arc::new(StoreInner {
                 storage,

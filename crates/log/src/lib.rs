@@ -85,10 +85,10 @@ pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path}
 pub use order::{OrderBy, Rank};
 pub use random::{random, seed_randomness};
 pub use read::{
-    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, DEFAULT_PAGE_CACHE_BYTES, FieldBounds, FieldValue,
-    FooterCache, KeyFilter, KnownRow, LookupFile, PageCache, PageCacheStats, ReadHints, ReadSpec,
-    RowFilter, RowStream, is_upsert_column, read_file, read_file_with, read_keys, unread_column,
-    upsert_column,
+    BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, DEFAULT_PAGE_CACHE_BYTES, DEFAULT_PAGE_SPILL_BYTES,
+    FieldBounds, FieldValue, FooterCache, KeyFilter, KnownRow, LookupFile, PageCache,
+    PageCacheStats, ReadHints, ReadSpec, RowFilter, RowStream, is_upsert_column, read_file,
+    read_file_with, read_keys, unread_column, upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{

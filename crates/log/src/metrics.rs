@@ -24,6 +24,10 @@ pub const PAGE_CACHE_MISSES: &str = "alluvium_page_cache_misses_total";
 pub const PAGE_CACHE_EVICTIONS: &str = "alluvium_page_cache_evictions_total";
 /// Bytes of decoded pages in memory.
 pub const PAGE_CACHE_BYTES: &str = "alluvium_page_cache_bytes";
+/// Lookups that found their row in a temporary file with the rows of pages that had to leave.
+pub const PAGE_SPILL_HITS: &str = "alluvium_page_spill_hits_total";
+/// Bytes of these files.
+pub const PAGE_SPILL_BYTES: &str = "alluvium_page_spill_bytes";
 /// Requests to object stores, also those that were sent again, by `method` and `outcome`. Sent again are `throttled`, `failed`,
 /// `unreachable`, and, of what only reads, `timeout` and `broken`.
 pub const STORE_REQUESTS: &str = "alluvium_store_requests_total";

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -31,6 +32,8 @@ use crate::table::{DataFile, Table};
 
 /// Pages up to so many are decoded on the thread that asks: it takes well under a millisecond.
 const INLINE_PAGES: usize = 4;
+/// More keys of a page than these are looked up in the page itself, decoded once for all.
+const SPILLED_KEYS: usize = 16;
 /// Decoded bytes of a row beside those that are stored.
 const ROW_BYTES: u64 = 96;
 /// Where a row group has fewer than so many rows for each key, its bloom filter is not asked: nearly every page is read anyway.
@@ -143,9 +146,15 @@ impl Lookup {
         let schema = self.spec.schema();
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for page in wanted {
-            match cache.get(self.id_of(group, page.page), &schema) {
-                Some(rows) => found.extend(self.select(&rows, &page.keys)?),
-                None => missing.push(page),
+            let id = self.id_of(group, page.page);
+            if let Some(rows) = cache.get(id, &schema) {
+                found.extend(self.select(&rows, &page.keys)?);
+            } else if let Some(rows) = self.spilled(id, &page.keys, &schema, cache) {
+                for row in rows {
+                    found.extend(self.fulfilling(row)?);
+                }
+            } else {
+                missing.push(page);
             }
         }
         if missing.is_empty() {
@@ -165,6 +174,20 @@ impl Lookup {
             cache.insert(self.id_of(group, page.page), rows);
         }
         Ok(found)
+    }
+
+    /// The rows of a page that had to leave memory, where there are few to read and all can be.
+    fn spilled(
+        &self,
+        id: PageId,
+        keys: &[usize],
+        schema: &SchemaRef,
+        cache: &PageCache,
+    ) -> Option<Vec<RecordBatch>> {
+        if keys.len() > SPILLED_KEYS {
+            return None;
+        }
+        keys.iter().map(|&key| cache.spilled(id, &self.keys[key], schema)).collect()
     }
 
     fn id_of(&self, group: usize, page: usize) -> PageId {

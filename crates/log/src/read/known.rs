@@ -1,4 +1,4 @@
-//! The row of one key in a file, where all that tells it lies in memory: no task, no copy, nothing that waits.
+//! The row of one key in a file, where all that tells it lies in memory or was spilled: no task, nothing that waits.
 //!
 //! It finds what [`read_keys`](super::read_keys) finds. Where a footer, a bloom filter or a page is not in memory it says so, and
 //! that one reads them.
@@ -26,7 +26,7 @@ pub struct LookupFile {
 pub enum KnownRow {
     /// The file has no row of it.
     Absent,
-    /// The row of a decoded page.
+    /// The row of a batch, most often of a decoded page.
     At(Arc<RecordBatch>, usize),
     /// Something has to be read to tell.
     Unread,
@@ -75,10 +75,16 @@ impl LookupFile {
             let reaches = |page: &usize| !index.begins_after(*page, key.as_bytes());
             for page in (first..index.count()).take_while(reaches) {
                 let id = PageId { footer: footer.id, group, page };
-                let Some(rows) = pages.known(id, schema) else { return KnownRow::Unread };
-                if let Some(row) = place_of(&rows, key) {
-                    return KnownRow::At(rows, row);
+                if let Some(rows) = pages.known(id, schema) {
+                    if let Some(row) = place_of(&rows, key) {
+                        return KnownRow::At(rows, row);
+                    }
+                    continue;
                 }
+                return match pages.spilled(id, key, schema) {
+                    Some(row) => KnownRow::At(Arc::new(row), 0),
+                    None => KnownRow::Unread,
+                };
             }
         }
         KnownRow::Absent

@@ -4,6 +4,7 @@
 //! another one, so a page is never that of other rows. What a page is decoded to depends on the fields that a state has: a page
 //! of other columns than asked for is decoded anew.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +13,7 @@ use arrow::datatypes::SchemaRef;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
+use super::page_spill::PageSpill;
 use super::upserts::is_upsert_column;
 use crate::metrics as names;
 
@@ -53,17 +55,32 @@ fn bytes_of(rows: &RecordBatch) -> u64 {
     own.map(|column| column.get_array_memory_size() as u64).sum()
 }
 
-/// Counts what leaves for want of room.
+/// Counts what leaves for want of room, and spills it.
 #[derive(Debug, Clone, Default)]
-struct Evictions(Arc<AtomicU64>);
+struct Evictions {
+    count: Arc<AtomicU64>,
+    spill: Option<Arc<PageSpill>>,
+}
 
 impl Lifecycle<PageId, Arc<RecordBatch>> for Evictions {
-    type RequestState = ();
+    type RequestState = Vec<(PageId, Arc<RecordBatch>)>;
 
-    fn begin_request(&self) {}
+    fn begin_request(&self) -> Self::RequestState {
+        Vec::new()
+    }
 
-    fn on_evict(&self, _: &mut (), _: PageId, _: Arc<RecordBatch>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn on_evict(&self, left: &mut Self::RequestState, id: PageId, rows: Arc<RecordBatch>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if self.spill.is_some() {
+            left.push((id, rows));
+        }
+    }
+
+    // Here no lock of the cache is held any more.
+    fn end_request(&self, left: Self::RequestState) {
+        if let Some(spill) = &self.spill {
+            left.iter().for_each(|(id, rows)| spill.keep(*id, rows));
+        }
     }
 }
 
@@ -80,6 +97,10 @@ pub struct PageCacheStats {
     pub bytes: u64,
     /// Bytes at most.
     pub budget_bytes: u64,
+    /// Rows that were read from the temporary files of pages that had to leave.
+    pub spill_hits: u64,
+    /// Bytes of these files.
+    pub spill_bytes: u64,
 }
 
 /// Decoded pages of files that keys were looked up in.
@@ -95,7 +116,14 @@ pub struct PageCache {
 impl PageCache {
     /// A cache of at most so many bytes; of none it keeps nothing.
     pub fn new(budget_bytes: u64) -> Arc<Self> {
-        let evictions = Evictions::default();
+        Self::spilling(budget_bytes, 0, PathBuf::new())
+    }
+
+    /// The same, whose pages are written to temporary files of at most `spill_bytes` in a folder when they have to leave, for their
+    /// rows to be read one by one.
+    pub fn spilling(budget_bytes: u64, spill_bytes: u64, folder: PathBuf) -> Arc<Self> {
+        let spill = (spill_bytes > 0).then(|| Arc::new(PageSpill::new(spill_bytes, folder)));
+        let evictions = Evictions { spill, ..Evictions::default() };
         let items = usize::try_from(budget_bytes / TYPICAL_BYTES).unwrap_or(usize::MAX).max(16);
         Arc::new(Self {
             entries: Cache::with(
@@ -140,6 +168,11 @@ impl PageCache {
         Some(found)
     }
 
+    /// The row of a key in a page that had to leave, as a batch of its own; `None` if only the page itself can tell.
+    pub(super) fn spilled(&self, id: PageId, key: &str, schema: &SchemaRef) -> Option<RecordBatch> {
+        self.evictions.spill.as_ref()?.row_of(id, key, schema)
+    }
+
     fn count(&self, counter: &AtomicU64) {
         if counter.fetch_add(1, Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
             self.publish();
@@ -157,18 +190,23 @@ impl PageCache {
         PageCacheStats {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
-            evictions: self.evictions.0.load(Ordering::Relaxed),
+            evictions: self.evictions.count.load(Ordering::Relaxed),
             bytes: self.entries.weight(),
             budget_bytes: self.budget_bytes,
+            spill_hits: self.evictions.spill.as_ref().map_or(0, |spill| spill.hits()),
+            spill_bytes: self.evictions.spill.as_ref().map_or(0, |spill| spill.bytes()),
         }
     }
 
     #[cold]
     fn publish(&self) {
-        let PageCacheStats { hits, misses, evictions, bytes, .. } = self.stats();
+        let stats = self.stats();
+        let PageCacheStats { hits, misses, evictions, bytes, .. } = stats;
         metrics::counter!(names::PAGE_CACHE_HITS).absolute(hits);
         metrics::counter!(names::PAGE_CACHE_MISSES).absolute(misses);
         metrics::counter!(names::PAGE_CACHE_EVICTIONS).absolute(evictions);
         metrics::gauge!(names::PAGE_CACHE_BYTES).set(bytes as f64);
+        metrics::counter!(names::PAGE_SPILL_HITS).absolute(stats.spill_hits);
+        metrics::gauge!(names::PAGE_SPILL_BYTES).set(stats.spill_bytes as f64);
     }
 }

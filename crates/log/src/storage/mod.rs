@@ -7,6 +7,7 @@ mod options;
 mod probe;
 #[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
 mod requests;
+mod scratch;
 mod view;
 mod warm;
 #[cfg(unix)]
@@ -25,6 +26,7 @@ pub use local::Durability;
 use local::local_store;
 pub use options::{RemoteSettings, StorageOptions};
 pub(crate) use probe::FolderProbe;
+pub(crate) use scratch::{read_in_memory, write_at};
 
 use crate::error::{Error, ErrorKind, Result};
 

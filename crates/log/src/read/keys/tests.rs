@@ -115,14 +115,15 @@ async fn a_lookup_finds_the_rows_of_its_keys_whatever_the_pages_and_the_cache_ar
     let definition = StateDefinition::new(&fields(), settings).unwrap();
     let (log, _) = Log::create(&storage, "s", &definition, LogOptions::default()).await.unwrap();
     let payload = vec![value_field(&fields())];
-    let (mut hits, mut evictions, mut sweeps) = (0, 0, 0);
+    let (mut hits, mut evictions, mut sweeps, mut spilled) = (0, 0, 0, 0);
     for seed in 0..60 {
         let mut rng = StdRng::seed_from_u64(seed);
         let rows = some_rows(&mut rng);
         let file = write(&log, &format!("dt=2024-01-01/f-{seed}.parquet"), &rows, &mut rng).await;
         let footers = FooterCache::new(1 << 20);
         let budget = *[0, 20_000, 1 << 20].choose(&mut rng).unwrap();
-        let pages = PageCache::new(budget);
+        let spill_bytes = *[0, 40_000, 1 << 20].choose(&mut rng).unwrap();
+        let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         for _ in 0..12 {
             let wanted: Vec<String> =
                 (0..*[1, 3, 40].choose(&mut rng).unwrap()).map(|_| key(&mut rng)).collect();
@@ -147,8 +148,10 @@ async fn a_lookup_finds_the_rows_of_its_keys_whatever_the_pages_and_the_cache_ar
         }
         hits += pages.stats().hits;
         evictions += pages.stats().evictions;
+        spilled += pages.stats().spill_hits;
     }
-    assert!(hits > 0 && evictions > 0 && sweeps > 0, "{hits} {evictions} {sweeps}");
+    let seen = [hits, evictions, sweeps, spilled];
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +161,7 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
     let (log, _) = Log::create(&storage, "s", &definition, LogOptions::default()).await.unwrap();
     let payload = vec![value_field(&fields())];
     let schema = ReadSpec { payload: payload.clone(), filter: RowFilter::default() }.schema();
-    let (mut found, mut absent, mut unread) = (0, 0, 0);
+    let (mut found, mut absent, mut unread, mut spilled) = (0, 0, 0, 0);
     for seed in 0..60 {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut rows = some_rows(&mut rng);
@@ -166,7 +169,9 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
         rows.dedup_by(|a, b| a.0 == b.0);
         let file = write(&log, &format!("dt=2024-01-02/f-{seed}.parquet"), &rows, &mut rng).await;
         let footers = FooterCache::new(1 << 20);
-        let pages = PageCache::new(*[0, 20_000, 1 << 20].choose(&mut rng).unwrap());
+        let budget = *[0, 4_000, 1 << 20].choose(&mut rng).unwrap();
+        let spill_bytes = *[0, 40_000, 1 << 20].choose(&mut rng).unwrap();
+        let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         let known_file = LookupFile::new(log.table(), &file);
         for _ in 0..60 {
             let key = key(&mut rng);
@@ -190,8 +195,10 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
                 }
             }
         }
+        spilled += pages.stats().spill_hits;
     }
-    assert!(found > 100 && absent > 100 && unread > 100, "{found} {absent} {unread}");
+    let seen = [found, absent, unread, spilled];
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
