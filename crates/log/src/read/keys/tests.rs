@@ -198,7 +198,7 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
         spilled += pages.stats().spill_hits;
     }
     let seen = [found, absent, unread, spilled];
-    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+    assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
