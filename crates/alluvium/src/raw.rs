@@ -4,10 +4,11 @@ use alluvium_log::{
     EpochCommit, KeyFilter, Log, MaintenanceSettings, Receipt, Result, StateDefinition,
 };
 use alluvium_materializer::{
-    BatchStream, CompactOptions, CompactReport, FoldSettings, LayoutSettings, MaintainOptions,
-    MaintainReport, MaintainStep, MaterializeOptions, MaterializeReport, RetentionReport,
-    Savepoint, Snapshot, StepOutcome, StopSignal, VerifyOptions, VerifyReport, compaction_debt,
-    explain_retention, maintain, materialize, validate_savepoint_name, verify, whole_value,
+    BatchStream, CompactOptions, CompactReport, EraseOptions, EraseReceipt, FoldSettings,
+    LayoutSettings, MaintainOptions, MaintainReport, MaintainStep, MaterializeOptions,
+    MaterializeReport, RetentionReport, Savepoint, Snapshot, StepOutcome, StopSignal,
+    VerifyOptions, VerifyReport, compaction_debt, erase, explain_retention, maintain, materialize,
+    validate_savepoint_name, verify, whole_value,
 };
 use alluvium_query::{Basis, Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -242,6 +243,22 @@ impl RawState {
     /// Tells what of the state is kept, what keeps it, what it costs, and what the next run of the job would take away.
     pub async fn explain_retention(&self) -> Result<RetentionReport> {
         explain_retention(&self.snapshot).await
+    }
+
+    /// Takes all rows of some keys out of the state, its savepoints and its grid, and marks the keys so that they can't be appended
+    /// again. What older versions of the tables have goes with a vacuum when no read can need it; with `now` at once, and reads under
+    /// way of older versions fail.
+    ///
+    /// # Errors
+    /// A file can't be rewritten, or others were faster every time. Run it again: what is done stays done.
+    pub async fn erase(&self, keys: &[String], now: bool) -> Result<EraseReceipt> {
+        let options = EraseOptions { materialize: self.materialize_options(false), now };
+        erase(&self.snapshot, keys, &options).await
+    }
+
+    /// Lets erased keys be appended again; gives how many of them were erased.
+    pub async fn forget_erased(&self, keys: &[String]) -> Result<u64> {
+        self.log.forget_erased(keys).await.map(|marked| marked.changed)
     }
 
     /// Keeps the newest state under a name, whatever is cleaned up: it is materialized, and stays readable as of its commit

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use alluvium_log::{Archived, Error, KeyFilter, OrderBy, Rank, Receipt, Result};
+use alluvium_log::{Archived, ERASED_APP_ID, Error, KeyFilter, OrderBy, Rank, Receipt, Result};
 use alluvium_materializer::whole_value;
 use alluvium_query::{Basis, Lookup, Point};
 use futures::stream::BoxStream;
@@ -296,6 +296,11 @@ impl<V: Value> Shared<V> {
             || Archived::of(basis.log()).is_some()
             || basis.snapshot().files().next().is_some();
         if self.cache.start_at(to, has_rows) {
+            return Ok(());
+        }
+        if basis.log().transaction(ERASED_APP_ID) > Some(known) {
+            // Rows went without a row that tells so.
+            self.cache.advance(known, to, None);
             return Ok(());
         }
         let reader = self.raw.reader();

@@ -30,6 +30,8 @@ pub struct EpochCommit {
     rows: u64,
     first_version: Option<i64>,
     last_version: i64,
+    /// The least of the commits up to whose markers the rows were checked.
+    checked: i64,
 }
 
 impl EpochCommit {
@@ -52,6 +54,7 @@ impl EpochCommit {
             rows: 0,
             first_version: None,
             last_version: 0,
+            checked: i64::MAX,
         })
     }
 
@@ -68,6 +71,7 @@ impl EpochCommit {
             let grown = known.grown_by(&rows.definition.fields)?;
             rows = rows.adapted_to(&Arc::new(grown))?;
         }
+        self.checked = self.checked.min(rows.checked);
         let (first, last) = rows.versions();
         let (files, greatest_seq) = inner
             .stage(rows.batch.clone(), &self.append_id, self.files.len(), self.next_seq)
@@ -118,7 +122,7 @@ impl EpochCommit {
                 &self.files,
                 self.definition.as_ref(),
                 (&self.app_id, self.number),
-                receipt,
+                (receipt, self.checked),
                 &holds,
             )
             .await

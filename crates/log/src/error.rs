@@ -82,6 +82,18 @@ impl Error {
         self.kind
     }
 
+    /// Whether a file that is not there is what it comes of.
+    pub fn is_of_missing_file(&self) -> bool {
+        let mut cause: Option<&(dyn StdError + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref::<Self>().is_some_and(|own| own.kind == ErrorKind::NotFound) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// What happened, without the causes.
     pub fn message(&self) -> &str {
         &self.message

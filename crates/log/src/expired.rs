@@ -10,12 +10,14 @@ pub const EXPIRE_APP_ID: &str = "alluvium/expire";
 /// The application id under which the greatest expired value is recorded of what the state is ordered by first.
 pub const EXPIRE_ORDER_APP_ID: &str = "alluvium/expire/order";
 /// What every state of a log's table must know beside its own progress.
-pub(crate) const LOG_APP_IDS: [&str; 11] = {
+pub(crate) const LOG_APP_IDS: [&str; 13] = {
     let archive = crate::archive::ARCHIVE_APP_IDS;
     [
         crate::log::REWRITER_APP_ID,
         EXPIRE_APP_ID,
         EXPIRE_ORDER_APP_ID,
+        crate::erased::ERASE_APP_ID,
+        crate::erased::ERASED_APP_ID,
         archive[0],
         archive[1],
         archive[2],

@@ -45,6 +45,7 @@ mod conform;
 mod definition;
 mod encode;
 mod epoch;
+mod erased;
 mod error;
 mod expired;
 mod key;
@@ -78,10 +79,11 @@ pub use encode::{
     encode_parquet_parts, statistics, statistics_of, writer_properties,
 };
 pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
+pub use erased::{ERASE_APP_ID, ERASED_APP_ID, Erased, KeyErased, MAX_ERASED_KEYS};
 pub use error::{Error, ErrorKind, Result};
 pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
 pub use key::{decode_key, encode_key, integer_key_part};
-pub use log::{EpochOutcome, Log, LogOptions, REWRITER_APP_ID, Receipt, log_path};
+pub use log::{EpochOutcome, Log, LogOptions, Marked, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use random::{random, seed_randomness};
 pub use read::{
@@ -99,6 +101,7 @@ pub use storage::{Durability, RemoteSettings, Storage, StorageOptions, validate_
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, Damage, DataFile,
     Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, MAX_COMMIT_ATTEMPTS,
-    MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN,
-    TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID, VacuumOptions, VacuumReport,
+    MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
+    TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID, VacuumOptions,
+    VacuumReport,
 };

@@ -1,6 +1,7 @@
 //! One state's log: the handle that everything else holds. Creating, opening, following, appending.
 
 mod commit;
+mod erase;
 mod growth;
 mod stage;
 
@@ -15,13 +16,15 @@ use crate::archive::{Archived, KnownArchive};
 use crate::clock::{Clock, HybridClock, SystemClock};
 use crate::definition::StateDefinition;
 use crate::epoch::EpochCommit;
+use crate::erased::Erased;
 use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
 use crate::storage::{Durability, Storage, validate_state_name};
-use crate::table::{Action, Attempt, Outcome, Table, TableState};
+use crate::table::{Action, Attempt, Outcome, Table, TableMetadata, TableState};
 use crate::writer::GroupCommitter;
+pub use erase::Marked;
 pub(crate) use stage::StagedFile;
 
 /// What an append came to, once it is durable.
@@ -103,7 +106,12 @@ pub(crate) struct LogInner {
     /// One rewriter of the log's files at a time in this process; others are told apart by the commit.
     rewriting: tokio::sync::Mutex<()>,
     last_definition_version: AtomicI64,
+    /// The markers of erased keys that were asked for last, and the metadata that they were read from.
+    erased: RwLock<Option<ReadMarkers>>,
 }
+
+/// Markers of erased keys, if there ever were any, and the metadata that they were read from.
+type ReadMarkers = (Arc<TableMetadata>, Option<Arc<Erased>>);
 
 /// The path of a state's log below the store's root.
 pub fn log_path(state: &str) -> String {
@@ -195,6 +203,7 @@ impl Log {
                 background: Mutex::new(Vec::new()),
                 rewriting: tokio::sync::Mutex::new(()),
                 last_definition_version: AtomicI64::new(state.version),
+                erased: RwLock::new(None),
             }),
         })
     }
@@ -375,7 +384,8 @@ impl LogInner {
     /// Checks and completes rows against the newest definition known here.
     pub(crate) fn check(&self, changes: &RecordBatch) -> Result<LogRows> {
         let definition = self.definition.read().1.clone();
-        LogRows::from_changes(changes, &definition, &self.versions)
+        let rows = LogRows::from_changes(changes, &definition, &self.versions);
+        rows.and_then(|rows| self.without_erased(rows))
             .map_err(|error| error.context(format!("state {}", self.name)))
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct LogRows {
     pub(crate) definition: Arc<StateDefinition>,
     /// The days that the rows span, counted from 1970; each is a file.
     pub(crate) days: Vec<i64>,
+    /// The commit up to whose markers the keys are known not to be erased ones.
+    pub(crate) checked: i64,
 }
 
 /// Refuses changes that an append to a state of this definition would refuse; nothing is written, nor must the state exist.
@@ -63,6 +65,11 @@ pub(crate) fn rows_schema(fields: &Fields) -> SchemaRef {
 }
 
 impl LogRows {
+    /// The keys.
+    pub(crate) fn keys(&self) -> &StringArray {
+        self.batch.column(0).as_string()
+    }
+
     /// The versions of the first and the last row.
     pub(crate) fn versions(&self) -> (i64, i64) {
         let versions = self.batch.column(1).as_primitive::<Int64Type>();
@@ -123,7 +130,7 @@ impl LogRows {
             rows_schema(&definition.stored_fields()),
             vec![Arc::new(keys), Arc::new(version), Arc::new(event_time), Arc::new(op_type), value],
         )?;
-        Ok(Self { batch, definition, days })
+        Ok(Self { batch, definition, days, checked: 0 })
     }
 
     /// The same rows with room for the fields of a grown definition.
@@ -136,7 +143,8 @@ impl LogRows {
         let mut columns: Vec<ArrayRef> = self.batch.columns()[..4].to_vec();
         columns.push(value);
         let batch = RecordBatch::try_new(rows_schema(&stored), columns)?;
-        Ok(Self { batch, definition: definition.clone(), days: self.days.clone() })
+        let (definition, days) = (definition.clone(), self.days.clone());
+        Ok(Self { batch, definition, days, checked: self.checked })
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::definition::StateDefinition;
 use crate::encode::MAX_DAYS_PER_APPEND;
+use crate::erased::KeyErased;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{LogInner, Receipt, StagedFile};
 use crate::rows::LogRows;
@@ -38,6 +39,8 @@ struct StagedGroup {
     definition: Arc<StateDefinition>,
     append_id: String,
     rows: usize,
+    /// The commit up to whose markers of erased keys all rows were checked.
+    checked: i64,
     waiting: Vec<Waiting>,
 }
 
@@ -103,8 +106,8 @@ async fn stage_groups(
         let mut place = Some(place);
         for part in compatible_groups(group) {
             match stage_group(&log, &part).await {
-                Ok((files, definition, append_id, rows)) => {
-                    let ready = StagedGroup { files, definition, append_id, rows, waiting: part };
+                Ok(done) => {
+                    let ready = done.of(part);
                     match place.take() {
                         Some(place) => place.send(ready),
                         None => {
@@ -175,7 +178,21 @@ fn merged(a: &StateDefinition, b: &StateDefinition) -> Option<Arc<StateDefinitio
     agree.then(|| Arc::new(ab))
 }
 
-type Staged = (Vec<StagedFile>, Arc<StateDefinition>, String, usize);
+/// The files of a group, before they are joined with those who wait for it.
+struct Staged {
+    files: Vec<StagedFile>,
+    definition: Arc<StateDefinition>,
+    append_id: String,
+    rows: usize,
+}
+
+impl Staged {
+    fn of(self, waiting: Vec<Waiting>) -> StagedGroup {
+        let Self { files, definition, append_id, rows } = self;
+        let checked = waiting.iter().map(|waiting| waiting.rows.checked).min().unwrap_or(0);
+        StagedGroup { files, definition, append_id, rows, checked, waiting }
+    }
+}
 
 async fn stage_group(log: &Arc<LogInner>, group: &[Waiting]) -> Result<Staged> {
     let mut definition = match group.first() {
@@ -200,7 +217,7 @@ async fn stage_group(log: &Arc<LogInner>, group: &[Waiting]) -> Result<Staged> {
     let append_id = log.next_append_id();
     let (files, _) = log.stage(batch, &append_id, 0, 0).await?;
     metrics::counter!(crate::metrics::APPENDS).increment(group.len() as u64);
-    Ok((files, definition, append_id, rows))
+    Ok(Staged { files, definition, append_id, rows })
 }
 
 async fn commit_groups(log: Weak<LogInner>, mut groups: mpsc::Receiver<StagedGroup>) {
@@ -212,19 +229,53 @@ async fn commit_groups(log: Weak<LogInner>, mut groups: mpsc::Receiver<StagedGro
     }
 }
 
-async fn commit_group(log: &Arc<LogInner>, group: StagedGroup) {
-    let outcome =
-        log.commit_append(&group.files, &group.definition, &group.append_id, group.rows).await;
-    match outcome {
-        Err(error) => answer_all(group.waiting, &error),
-        Ok(commit) => {
-            for waiting in group.waiting {
-                let (first_version, last_version) = waiting.rows.versions();
-                let rows = waiting.rows.batch.num_rows() as u64;
-                let receipt = Receipt { commit, rows, first_version, last_version };
-                // A caller that went away does not need its receipt.
-                waiting.reply.send(Ok(receipt)).ok();
+async fn commit_group(log: &Arc<LogInner>, mut group: StagedGroup) {
+    loop {
+        let append = (group.append_id.as_str(), group.rows);
+        let outcome =
+            log.commit_append(&group.files, &group.definition, append, group.checked).await;
+        match outcome {
+            Err(error) if KeyErased::is_cause_of(&error) => {
+                match without_erased(log, group.waiting).await {
+                    Some(rest) => group = rest,
+                    None => return,
+                }
             }
+            Err(error) => return answer_all(group.waiting, &error),
+            Ok(commit) => return answer_receipts(group.waiting, commit),
+        }
+    }
+}
+
+fn answer_receipts(group: Vec<Waiting>, commit: i64) {
+    for waiting in group {
+        let (first_version, last_version) = waiting.rows.versions();
+        let rows = waiting.rows.batch.num_rows() as u64;
+        let receipt = Receipt { commit, rows, first_version, last_version };
+        // A caller that went away does not need its receipt.
+        waiting.reply.send(Ok(receipt)).ok();
+    }
+}
+
+/// Refuses the appends of a group whose keys were erased meanwhile, and stages the others anew; `None` when none is left.
+async fn without_erased(log: &Arc<LogInner>, group: Vec<Waiting>) -> Option<StagedGroup> {
+    let mut rest = Vec::with_capacity(group.len());
+    for Waiting { rows, reply } in group {
+        match log.without_erased(rows) {
+            Ok(rows) => rest.push(Waiting { rows, reply }),
+            Err(error) => {
+                reply.send(Err(error.context(format!("state {}", log.name)))).ok();
+            }
+        }
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    match stage_group(log, &rest).await {
+        Ok(staged) => Some(staged.of(rest)),
+        Err(error) => {
+            answer_all(rest, &error);
+            None
         }
     }
 }

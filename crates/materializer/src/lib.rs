@@ -37,6 +37,7 @@
 //! ```
 
 mod effect;
+mod erase;
 mod files;
 mod fold;
 mod hash;
@@ -51,6 +52,7 @@ mod thread;
 mod verify;
 
 pub use effect::rank;
+pub use erase::{EraseOptions, EraseReceipt, ErasedFile, MAX_KEYS, PendingFile, erase};
 pub use files::FILE_ROWS;
 pub use fold::{
     BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Action, Attempt, DataFile, Error, ErrorKind, Expired, FileAdd, FooterCache, Log, Outcome,
-    ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
+    Action, Attempt, DataFile, ERASE_APP_ID, Error, ErrorKind, Expired, FileAdd, FooterCache, Log,
+    Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -98,6 +98,8 @@ struct Work {
     now_ms: i64,
     log: Log,
     before: SnapshotState,
+    /// The erase that the log was read after, where nothing else than the log is folded.
+    erase: Option<i64>,
     /// What the tail is folded onto: the snapshot itself, or where it is made anew an older one that has all expired rows.
     base: SnapshotState,
     table: Arc<Table>,
@@ -194,7 +196,8 @@ async fn attempt(
         Some(_) => before,
         None => {
             let found = snapshot.state();
-            if found.log_commit() != 0 || found.files().next().is_some() {
+            // An erase makes a commit too, and what was read of the log before it may hold what is erased.
+            if found.version() > 0 {
                 // Another process was first: begin anew on what it made.
                 return Ok(None);
             }
@@ -207,6 +210,7 @@ async fn attempt(
         ranking: Ranking::from(definition.order_by),
         definition,
         now_ms: log.clock().now_ms(),
+        erase: log_state.transaction(ERASE_APP_ID).filter(|_| base.files().next().is_none()),
         log: log.clone(),
         before,
         base,
@@ -437,6 +441,10 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
                 app_id: MATERIALIZER_APP_ID.to_owned(),
                 version: work.to,
             }];
+            if let Some(version) = work.erase.filter(|_| work.from == 0) {
+                let app_id = ERASE_APP_ID.to_owned();
+                actions.push(Action::Transaction { app_id, version });
+            }
             actions.extend(grown_metadata(state, &work.definition));
             actions.extend(plan.removed.iter().map(|file| file.add.removal(now_ms, true)));
             actions.extend(add_actions(plan.added.clone()));

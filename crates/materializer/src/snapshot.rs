@@ -1,6 +1,7 @@
 //! The snapshot of a state: a Delta table that holds the fold of the log up to a commit, as base and runs.
 
 mod bases;
+mod erasing;
 mod grid;
 mod savepoints;
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, Error, ErrorKind, Log, OrderBy, Protocol, Result,
+    APPEND_SEQ, COMMIT, DataFile, ERASE_APP_ID, Error, ErrorKind, Log, OrderBy, Protocol, Result,
     StateDefinition, Storage, TIER, Table, TableMetadata, TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
@@ -25,6 +26,8 @@ pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";
 pub const BASE: &str = "base";
 /// The value of the partition `tier` of files with later winners.
 pub const RUN: &str = "run";
+/// What every state of a snapshot's table must know.
+const APP_IDS: [&str; 2] = [MATERIALIZER_APP_ID, ERASE_APP_ID];
 /// The property that carries the id of the log that a snapshot folds.
 const SNAPSHOT_OF: &str = "alluvium.snapshotOf";
 pub(crate) const TAG_MIN_KEY: &str = "alluvium.minKey";
@@ -203,7 +206,7 @@ pub fn least_key(file: &DataFile) -> Option<&str> {
     file.add.tags.get(TAG_MIN_KEY).or(file.stats.min_key.as_ref()).map(String::as_str)
 }
 
-fn is_base(file: &DataFile) -> bool {
+pub(crate) fn is_base(file: &DataFile) -> bool {
     file.add.partition.get(TIER).and_then(Option::as_deref) == Some(BASE)
 }
 
@@ -270,7 +273,7 @@ impl Snapshot {
         let inner = &self.inner;
         let path = snapshot_path(inner.log.name());
         let clock = inner.log.clock().clone();
-        let found = Table::open(&inner.storage, &path, clock, &[MATERIALIZER_APP_ID]).await?;
+        let found = Table::open(&inner.storage, &path, clock, &APP_IDS).await?;
         let Some(table) = found else { return Ok(()) };
         let log_id = &inner.log.state().metadata.id;
         if table.state().metadata.properties.get(SNAPSHOT_OF) != Some(log_id) {
@@ -294,16 +297,7 @@ impl Snapshot {
         let path = snapshot_path(inner.log.name());
         let (protocol, metadata) = new_table(&inner.log, definition);
         let clock = inner.log.clock().clone();
-        match Table::create(
-            &inner.storage,
-            &path,
-            clock,
-            protocol,
-            metadata,
-            &[MATERIALIZER_APP_ID],
-        )
-        .await?
-        {
+        match Table::create(&inner.storage, &path, clock, protocol, metadata, &APP_IDS).await? {
             Some(table) => {
                 let table = Arc::new(table);
                 *inner.table.write() = Some(table.clone());

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    ArchivedFiles, DELETE, DataFile, Error, ErrorKind, Expired, FooterCache, KeyFilter, Log,
-    OrderBy, PageCache, ReadSpec, Result, RowFilter, Table, read_keys,
+    ArchivedFiles, DELETE, DataFile, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, Expired,
+    FooterCache, KeyFilter, Log, OrderBy, PageCache, ReadSpec, Result, RowFilter, Table,
+    TableState, read_keys,
 };
 use alluvium_materializer::{BaseBounds, Snapshot, SnapshotState, rank, whole_value};
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
@@ -194,6 +195,9 @@ impl Reader {
             true => inner.log.refresh().await?,
             false => inner.log.state(),
         };
+        if !snapshot_due && lags_erase(&snapshot, &log) {
+            snapshot = self.usable(inner.snapshot.refresh().await?);
+        }
         if snapshot.log_commit() > log.version {
             log = inner.log.refresh().await?;
         }
@@ -232,7 +236,8 @@ impl Reader {
             return Ok(None);
         }
         let (snapshot, log) = (self.usable(inner.snapshot.state()), inner.log.state());
-        let is_whole = snapshot.log_commit() >= Expired::commit_of(&log);
+        let is_whole =
+            snapshot.log_commit() >= Expired::commit_of(&log) && !lags_erase(&snapshot, &log);
         if snapshot.log_commit() > log.version || !is_whole {
             return Ok(None);
         }
@@ -399,19 +404,20 @@ impl Reader {
         work: impl FnOnce(&mut Tail) -> Result<T>,
     ) -> Result<Option<T>> {
         let from = basis.snapshot.log_commit();
+        let erased = basis.log.transaction(ERASED_APP_ID).unwrap_or(0);
         let schema = self.schema_of(&basis.definition);
         let mut slot = self.inner.tail.write().await;
         // Another reader may have gone further than this basis: then the files are read as of the basis.
         if slot
             .as_ref()
-            .is_some_and(|tail| tail.continues(from, &schema) && tail.to() > basis.commit())
+            .is_some_and(|tail| tail.continues(from, erased, &schema) && tail.to() > basis.commit())
         {
             return Ok(None);
         }
         let tail = match slot.as_mut() {
-            Some(tail) if tail.continues(from, &schema) => tail,
+            Some(tail) if tail.continues(from, erased, &schema) => tail,
             Some(tail) if tail.to() > basis.commit() => return Ok(None),
-            _ => slot.insert(Tail::after(from, basis.definition.order_by, schema)),
+            _ => slot.insert(Tail::after(from, erased, basis.definition.order_by, schema)),
         };
         let inner = &self.inner;
         let limit = inner.options.tail_bytes;
@@ -424,6 +430,14 @@ impl Reader {
         }
         work(tail).map(Some)
     }
+}
+
+/// Whether a snapshot is known to be older than what the log says was erased from it.
+fn lags_erase(snapshot: &SnapshotState, log: &TableState) -> bool {
+    let begun = log.transaction(ERASE_APP_ID);
+    begun.is_some()
+        && log.transaction(ERASED_APP_ID) >= begun
+        && snapshot.table().is_some_and(|(_, state)| state.transaction(ERASE_APP_ID) < begun)
 }
 
 /// Of keys the batch and the row of the one that wins.

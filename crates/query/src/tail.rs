@@ -24,6 +24,8 @@ const READ_CONCURRENCY: usize = 8;
 pub(crate) struct Tail {
     from: i64,
     to: i64,
+    /// The last erase that was through when it was begun: one that came later may have taken rows out.
+    erased: i64,
     order_by: OrderBy,
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
@@ -51,10 +53,11 @@ impl Place {
 
 impl Tail {
     /// An empty tail after a commit.
-    pub(crate) fn after(from: i64, order_by: OrderBy, schema: SchemaRef) -> Self {
+    pub(crate) fn after(from: i64, erased: i64, order_by: OrderBy, schema: SchemaRef) -> Self {
         Self {
             from,
             to: from,
+            erased,
             order_by,
             schema,
             batches: Vec::new(),
@@ -66,9 +69,9 @@ impl Tail {
         }
     }
 
-    /// Whether it begins after this commit and has these columns, so that it can be extended.
-    pub(crate) fn continues(&self, from: i64, schema: &SchemaRef) -> bool {
-        self.from == from && self.schema == *schema
+    /// Whether it begins after this commit and erase and has these columns, so that it can be extended.
+    pub(crate) fn continues(&self, from: i64, erased: i64, schema: &SchemaRef) -> bool {
+        self.from == from && self.erased == erased && self.schema == *schema
     }
 
     /// Whether it holds the rows of precisely these commits, with these columns.

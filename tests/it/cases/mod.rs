@@ -7,6 +7,7 @@ mod concurrency;
 mod damage;
 mod doctor;
 mod embedded;
+mod erase;
 mod ergonomics;
 mod expire;
 mod foreign;

@@ -48,6 +48,11 @@ impl Folds {
         }
     }
 
+    /// Nothing is promised any more by the versions before an erase.
+    pub(crate) fn begin_anew(&mut self) {
+        self.0.clear();
+    }
+
     /// The commits of the versions that were the newest ones at some moment of the window.
     fn of_window(&self, now: i64) -> impl Iterator<Item = i64> + '_ {
         self.0.iter().enumerate().filter_map(move |(index, fold)| {

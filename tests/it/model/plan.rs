@@ -75,6 +75,10 @@ pub(crate) enum Step {
     Restore {
         handle: usize,
     },
+    /// Erases keys, which may come back afterwards.
+    Erase {
+        handle: usize,
+    },
     Reopen {
         handle: usize,
     },
@@ -95,7 +99,8 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         }
     }
     match rng.random_range(0..100) {
-        0..42 => Step::Append { handle },
+        0..40 => Step::Append { handle },
+        40..42 => Step::Erase { handle },
         42..46 => Step::Compact { handle },
         46..52 => Step::Together,
         52..60 => Step::Epoch {

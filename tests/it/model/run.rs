@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium::{
-    Clock, EpochOutcome, ErrorKind, KeyFilter, MaintainStep, ManualClock, OrderBy, Point, RawState,
-    RestoreOptions, RestoreOutcome, Store, StoreSettings, SystemClock,
+    Clock, EpochOutcome, ErrorKind, KeyErased, KeyFilter, MaintainStep, ManualClock, OrderBy,
+    Point, RawState, RestoreOptions, RestoreOutcome, Store, StoreSettings, SystemClock,
 };
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
@@ -220,6 +220,7 @@ impl World {
                 assert_eq!(again.commits, 0, "a second run finds nothing to do: {again:?}");
             }
             Step::Restore { handle } => self.restore(handle).await,
+            Step::Erase { handle } => self.erase(handle).await,
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
@@ -358,6 +359,39 @@ impl World {
         let rows: Vec<Change> = rows.into_iter().map(change).collect();
         let epoch = (format!("restore/{}", report.id), 0);
         self.ledger.add(self.newest, &rows, Some(epoch));
+    }
+
+    /// Erases one or two keys for good, and lets them come back.
+    async fn erase(&mut self, handle: usize) {
+        let keys: Vec<String> =
+            (0..self.rng.random_range(1..=2)).map(|_| self.pools.key(&mut self.rng)).collect();
+        let now = self.rng.random_bool(0.5);
+        let state = self.handles[handle].clone();
+        match state.erase(&keys, now).await {
+            Ok(receipt) => {
+                let before = self.ledger.rows.len();
+                self.ledger.rows.retain(|row| !keys.contains(&row.key));
+                let lost = (before - self.ledger.rows.len()) as u64;
+                // Of a log that expires some may be in the snapshot only.
+                assert!(receipt.rows_removed == lost || self.kind.expires, "{receipt:?}");
+                assert!(!now || receipt.pending.is_empty(), "{receipt:?}");
+                self.folds.begin_anew();
+                let again = state.erase(&keys, false).await.unwrap();
+                assert_eq!((again.files.len(), again.marker_commit), (0, None), "{again:?}");
+            }
+            // What can't be told of another engine's files must not be lost either.
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(self.kind.foreign, "{error}");
+            }
+        }
+        let other = &self.handles[self.rng.random_range(0..HANDLES)];
+        let mut row = self.pools.changes(&mut self.rng, Shape::default(), &[]).remove(0);
+        row.key = keys[0].clone();
+        let error = other.append(&batch(&[row], Shape::default())).await.unwrap_err();
+        assert!(KeyErased::is_cause_of(&error), "{error}");
+        state.forget_erased(&keys).await.unwrap();
+        self.newest = self.handles[0].log().refresh().await.unwrap().version;
     }
 
     async fn checkpoint(&mut self, handle: usize, snapshot: bool) {

@@ -5,4 +5,5 @@ pub(crate) mod delta;
 pub(crate) mod faults;
 pub(crate) mod rows;
 pub(crate) mod s3;
+pub(crate) mod search;
 pub(crate) mod stores;

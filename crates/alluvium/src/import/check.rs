@@ -1,8 +1,10 @@
 //! The rules of the log, row by row: so that a bad row is named by its line, and can be set aside alone.
 
+use std::sync::Arc;
+
 use alluvium_log::{
-    DELETE, EVENT_TIME, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result, STATE_KEY,
-    STATE_VALUE, StateDefinition, VERSION,
+    DELETE, EVENT_TIME, Erased, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result,
+    STATE_KEY, STATE_VALUE, StateDefinition, VERSION,
 };
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
@@ -17,9 +19,10 @@ use crate::format::{ChangeChunk, Fault, format_timestamp, write_value};
 pub(super) fn check_rows(
     chunk: &mut ChangeChunk,
     definition: &StateDefinition,
+    erased: Option<Arc<Erased>>,
     now_micros: i64,
 ) -> Result<()> {
-    let rules = Rules::new(&chunk.changes, definition, now_micros)?;
+    let rules = Rules::new(&chunk.changes, definition, erased, now_micros)?;
     let bad: Vec<(usize, Fault)> =
         (0..chunk.len()).filter_map(|row| rules.fault(row).map(|fault| (row, fault))).collect();
     if bad.is_empty() {
@@ -65,6 +68,9 @@ fn native_change(changes: &RecordBatch, row: usize) -> Result<Vec<u8>> {
 }
 
 struct Rules {
+    keys: ArrayRef,
+    /// The markers of keys that may not come back.
+    erased: Option<Arc<Erased>>,
     ops: ArrayRef,
     versions: ArrayRef,
     times: ArrayRef,
@@ -75,7 +81,12 @@ struct Rules {
 }
 
 impl Rules {
-    fn new(changes: &RecordBatch, definition: &StateDefinition, now_micros: i64) -> Result<Self> {
+    fn new(
+        changes: &RecordBatch,
+        definition: &StateDefinition,
+        erased: Option<Arc<Erased>>,
+        now_micros: i64,
+    ) -> Result<Self> {
         let column = |name: &str| {
             changes
                 .column_by_name(name)
@@ -86,6 +97,8 @@ impl Rules {
             .saturating_add(definition.max_future_ms.saturating_mul(1_000))
             .min(MAX_EVENT_TIME);
         Ok(Self {
+            keys: column(STATE_KEY)?,
+            erased: erased.filter(|erased| !erased.is_empty()),
             ops: column(OP_TYPE)?,
             versions: column(VERSION)?,
             times: column(EVENT_TIME)?,
@@ -97,7 +110,18 @@ impl Rules {
     }
 
     fn fault(&self, row: usize) -> Option<Fault> {
-        self.time_fault(row).or_else(|| self.value_fault(row))
+        self.key_fault(row).or_else(|| self.time_fault(row)).or_else(|| self.value_fault(row))
+    }
+
+    fn key_fault(&self, row: usize) -> Option<Fault> {
+        let key = self.keys.as_string_opt::<i32>().filter(|keys| keys.is_valid(row))?.value(row);
+        let is_erased = self.erased.as_ref().is_some_and(|erased| erased.contains(key));
+        is_erased.then(|| {
+            Fault::new(
+                "the key was erased and may not come back; leave the row out, or allow the key again by erase --forget",
+            )
+            .in_field(STATE_KEY)
+        })
     }
 
     fn time_fault(&self, row: usize) -> Option<Fault> {

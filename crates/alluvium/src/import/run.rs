@@ -228,7 +228,11 @@ impl Run {
         self.bytes_read = bytes_read;
         let definition = self.definition(&chunk)?;
         if let Some(definition) = &definition {
-            check_rows(&mut chunk, definition, self.store.clock().now_micros())?;
+            let erased = match &self.target {
+                Some(target) => target.state.log().erased()?,
+                None => None,
+            };
+            check_rows(&mut chunk, definition, erased, self.store.clock().now_micros())?;
         }
         if index == 0 && self.options.after_line > 0 {
             skip_lines(&mut chunk, self.options.after_line)?;

@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and the help for it.
 
+mod erase;
 #[cfg(test)]
 mod examples;
 mod maintain;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use alluvium::parse_bytes;
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use erase::EraseArgs;
 pub(crate) use maintain::{MaintainArgs, SetArgs, StatsArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use repair::RepairArgs;
@@ -112,6 +114,8 @@ pub(crate) enum Verb {
     Changes(ChangesArgs),
     /// Bring a state, or some of its keys, back to what it was at a point
     Restore(RestoreArgs),
+    /// Take all rows of keys out of a state for good, so that they can't come back
+    Erase(EraseArgs),
     /// Fold the log into the snapshot
     #[command(after_help = "\
 Examples:

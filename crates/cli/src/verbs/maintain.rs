@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alluvium::{
     ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
-    RunReport, StepOutcome, Store,
+    StepOutcome, Store,
 };
 
 use super::{Outcome, Session, reports};
@@ -24,13 +24,7 @@ pub(super) async fn run(session: &mut Session<'_>, args: MaintainArgs) -> Outcom
         ));
     }
     if let Some(path) = &args.report {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-            return Err(Failure::usage(format!(
-                "the report {} can't be written: name a file in a folder that is there",
-                path.display()
-            )));
-        }
+        check_report_file(path)?;
     }
     if let Some(address) = args.metrics_listen {
         let address = exporter::start(address)?;
@@ -143,8 +137,23 @@ fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
         .map_err(|error| Error::internal("a report").with_source(error).into())
 }
 
+/// Refuses a file that can't be written before anything is done that it would tell.
+pub(super) fn check_report_file(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(Failure::usage(format!(
+            "the report {} can't be written: name a file in a folder that is there",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Replaces the file at once, so that whoever reads it never sees half of it.
-fn write_report(path: Option<&Path>, report: &RunReport) -> Result<(), Failure> {
+pub(super) fn write_report(
+    path: Option<&Path>,
+    report: &impl serde::Serialize,
+) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let mut staged = path.as_os_str().to_owned();
     staged.push(".tmp");

@@ -12,34 +12,40 @@ use crate::settings::MaintenanceSettings;
 use crate::table::{Action, Attempt, Outcome, TableState};
 
 impl LogInner {
-    /// Commits staged files without conditions.
+    /// Commits staged files if none of their keys was erased, which is known up to the commit `checked`.
     pub(crate) async fn commit_append(
         &self,
         files: &[StagedFile],
         definition: &StateDefinition,
-        append_id: &str,
-        rows: usize,
+        (append_id, rows): (&str, usize),
+        mut checked: i64,
     ) -> Result<i64> {
-        let note = BTreeMap::from([
-            ("appendId".to_owned(), json!(append_id)),
-            ("rows".to_owned(), json!(rows)),
-        ]);
-        let outcome = self
-            .table
-            .commit::<()>("WRITE", Some(true), note, |state, commit| {
-                let mut actions: Vec<Action> =
-                    Self::growth(state, definition)?.into_iter().collect();
-                actions.extend(Self::adds(files, commit));
-                Ok(Attempt::Write(actions))
-            })
-            .await
-            .map_err(|error| error.context(format!("state {}", self.name)))?;
-        match outcome {
-            Outcome::Committed(state) => {
-                self.after_commit(&state, rows)?;
-                Ok(state.version)
+        loop {
+            let note = BTreeMap::from([
+                ("appendId".to_owned(), json!(append_id)),
+                ("rows".to_owned(), json!(rows)),
+            ]);
+            let outcome = self
+                .table
+                .commit::<()>("WRITE", Some(true), note, |state, commit| {
+                    if Self::has_newer_markers(state, checked) {
+                        return Ok(Attempt::Stop(()));
+                    }
+                    let mut actions: Vec<Action> =
+                        Self::growth(state, definition)?.into_iter().collect();
+                    actions.extend(Self::adds(files, commit));
+                    Ok(Attempt::Write(actions))
+                })
+                .await
+                .map_err(|error| error.context(format!("state {}", self.name)))?;
+            match outcome {
+                Outcome::Committed(state) => {
+                    self.after_commit(&state, rows)?;
+                    return Ok(state.version);
+                }
+                // Keys were erased since the rows were checked.
+                Outcome::Stopped(()) => checked = self.recheck(files).await?,
             }
-            Outcome::Stopped(()) => Err(Error::internal("an append stopped without a reason")),
         }
     }
 
@@ -64,14 +70,33 @@ impl LogInner {
     }
 
     /// Commits staged files under an epoch, exactly once; `None` if the condition did not hold on the state before the commit.
+    /// None of their keys was erased up to the commit `checked`.
     pub(crate) async fn commit_epoch(
         &self,
         files: &[StagedFile],
         definition: Option<&StateDefinition>,
-        (app_id, number): (&str, i64),
-        receipt: Receipt,
+        epoch: (&str, i64),
+        (receipt, mut checked): (Receipt, i64),
         holds: &(dyn Fn(&TableState) -> bool + Send + Sync),
     ) -> Result<Option<EpochOutcome>> {
+        loop {
+            let outcome =
+                self.commit_checked(files, definition, epoch, (receipt, checked), holds).await?;
+            match outcome {
+                EpochAttempt::Done(outcome) => return Ok(outcome),
+                EpochAttempt::NewerMarkers => checked = self.recheck(files).await?,
+            }
+        }
+    }
+
+    async fn commit_checked(
+        &self,
+        files: &[StagedFile],
+        definition: Option<&StateDefinition>,
+        (app_id, number): (&str, i64),
+        (receipt, checked): (Receipt, i64),
+        holds: &(dyn Fn(&TableState) -> bool + Send + Sync),
+    ) -> Result<EpochAttempt> {
         let owner_id = format!("{OWNER_PREFIX}{app_id}");
         let known_last = self.table.transaction(app_id).await?;
         let known_owner = self.table.transaction(&owner_id).await?;
@@ -87,10 +112,13 @@ impl LogInner {
             .commit("WRITE", Some(true), note, |state, commit| {
                 let last = state.transaction(app_id).max(known_last);
                 if let Some(last) = last.filter(|last| *last >= number) {
-                    return Ok(Attempt::Stop(Some(last)));
+                    return Ok(Attempt::Stop(Held::Applied(last)));
                 }
                 if !holds(state) {
-                    return Ok(Attempt::Stop(None));
+                    return Ok(Attempt::Stop(Held::Condition));
+                }
+                if Self::has_newer_markers(state, checked) {
+                    return Ok(Attempt::Stop(Held::NewerMarkers));
                 }
                 let owner = state.transaction(&owner_id).max(known_owner).unwrap_or(0);
                 // The first epoch of a handle makes it the owner; from then on a newer owner ends it.
@@ -111,27 +139,43 @@ impl LogInner {
             .await
             .map_err(|error| error.context(format!("state {}", self.name)))?;
         match outcome {
-            Outcome::Stopped(None) => {
+            Outcome::Stopped(Held::NewerMarkers) => Ok(EpochAttempt::NewerMarkers),
+            Outcome::Stopped(Held::Condition) => {
                 self.discard(files).await;
-                Ok(None)
+                Ok(EpochAttempt::Done(None))
             }
-            Outcome::Stopped(Some(known)) => {
+            Outcome::Stopped(Held::Applied(known)) => {
                 self.discard(files).await;
                 // What stopped it may be old knowledge: tell what the log holds now.
                 let newest = self.table.refresh().await?.transaction(app_id);
-                Ok(Some(EpochOutcome::AlreadyApplied {
+                Ok(EpochAttempt::Done(Some(EpochOutcome::AlreadyApplied {
                     last: newest.map_or(known, |last| last.max(known)),
-                }))
+                })))
             }
             Outcome::Committed(state) => {
                 if let Some(generation) = generation {
                     self.owned.lock().insert(app_id.to_owned(), generation);
                 }
                 self.after_commit(&state, usize::try_from(receipt.rows).unwrap_or(usize::MAX))?;
-                Ok(Some(EpochOutcome::Committed(Receipt { commit: state.version, ..receipt })))
+                let receipt = Receipt { commit: state.version, ..receipt };
+                Ok(EpochAttempt::Done(Some(EpochOutcome::Committed(receipt))))
             }
         }
     }
+}
+
+/// Why the commit of an epoch was not made.
+enum Held {
+    Applied(i64),
+    Condition,
+    NewerMarkers,
+}
+
+/// What one attempt at the commit of an epoch came to.
+enum EpochAttempt {
+    Done(Option<EpochOutcome>),
+    /// Keys were erased since the rows were checked.
+    NewerMarkers,
 }
 
 fn fenced(app_id: &str, owner: i64, mine: i64) -> Error {

@@ -113,17 +113,25 @@ impl DeltaAccess {
     /// The checkpoint of a version, checked by what is noted beside it; `None` where it is not one file.
     async fn read_checked(&self, version: i64) -> Result<Option<Bytes>> {
         let names = (checkpoint_name(version), note_name(version));
-        let (bytes, note) =
-            futures::try_join!(self.read_log_file(&names.0), self.read_log_file(&names.1))?;
-        let (Some(bytes), Some(note)) = (&bytes, note) else { return Ok(bytes) };
-        match is_noted(version, &note, bytes) {
-            Some(true) => {}
-            Some(false) => return Err(damaged_checkpoint(version)),
-            None => {
-                tracing::warn!(table = %self.table, version, "the checksum of a checkpoint is damaged, so it is not checked");
+        let mut differing = None;
+        loop {
+            let (bytes, note) =
+                futures::try_join!(self.read_log_file(&names.0), self.read_log_file(&names.1))?;
+            let (Some(bytes), Some(note)) = (&bytes, note) else { return Ok(bytes) };
+            match is_noted(version, &note, bytes) {
+                Some(true) => {}
+                // An erase may be writing both over: damage stays as it is.
+                Some(false) if differing.as_ref() != Some(&(bytes.clone(), note.clone())) => {
+                    differing = Some((bytes.clone(), note));
+                    continue;
+                }
+                Some(false) => return Err(damaged_checkpoint(version)),
+                None => {
+                    tracing::warn!(table = %self.table, version, "the checksum of a checkpoint is damaged, so it is not checked");
+                }
             }
+            return Ok(Some(bytes.clone()));
         }
-        Ok(Some(bytes.clone()))
     }
 
     /// Loads the version of a checkpoint by a single pass over its file; `None` where that is of another kind or can't be read so.
@@ -302,11 +310,11 @@ fn checkpoint_name(version: i64) -> String {
 }
 
 /// The file that tells the checksum of a checkpoint.
-fn note_name(version: i64) -> String {
+pub(super) fn note_name(version: i64) -> String {
     format!("{version:020}.alluvium.json")
 }
 
-fn damaged_checkpoint(version: i64) -> Error {
+pub(super) fn damaged_checkpoint(version: i64) -> Error {
     Error::corrupt(format!(
         "the checkpoint {} is damaged: it is not the one that was written; restore it from a copy, or run alluvium repair",
         checkpoint_name(version)

@@ -18,6 +18,7 @@ mod load;
 mod model;
 mod moved;
 mod probe;
+mod redact;
 mod state;
 mod vacuum;
 
@@ -44,7 +45,7 @@ pub use model::{
     TAG_RUN, TAG_SORTED, TableMetadata,
 };
 pub use state::{CommitSpan, DataFile, FileCommits, TableState};
-pub use vacuum::{Pins, VACUUM_APP_ID, VacuumOptions, VacuumReport};
+pub use vacuum::{Pins, Stray, VACUUM_APP_ID, VacuumOptions, VacuumReport};
 
 /// What a commit's closure decides on the state before it.
 #[derive(Debug)]

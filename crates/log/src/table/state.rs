@@ -129,6 +129,19 @@ impl DataFile {
         }
     }
 
+    /// A file that lies in a table's folder without being part of the table: nothing is known of it but this.
+    pub fn stray(path: &str, size: u64) -> Self {
+        Self::uncommitted(FileAdd {
+            path: path.to_owned(),
+            size,
+            partition: BTreeMap::new(),
+            modified_ms: 0,
+            data_change: false,
+            stats: None,
+            tags: BTreeMap::new(),
+        })
+    }
+
     /// Whether rows of this file may be there a second time, in other files of its day or in itself: another engine merged files
     /// that somebody else had merged already. Rows that are the same in everything are one row then.
     pub fn may_double_rows(&self) -> bool {

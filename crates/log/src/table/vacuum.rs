@@ -4,11 +4,11 @@
 //! left-over of a writer that died, or the work of one that has yet to commit: it goes when it is older than the longest write.
 //! What older versions lose is recorded in the log, as a transaction, before the first file goes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
 use super::listing::Origin;
@@ -39,6 +39,20 @@ pub struct Pins {
     pub kept: HashSet<String>,
     /// The paths of files that such a reason kept, and that need stay for it no longer.
     pub let_go: HashSet<String>,
+    /// How long the longest read takes, in milliseconds: what only versions have that nobody may begin with any more, by what is
+    /// recorded under [`VACUUM_APP_ID`], stays for no longer than this.
+    pub longest_read_ms: Option<i64>,
+}
+
+/// A data file in a table's folder that is not part of its newest state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    /// Where it lies.
+    pub path: String,
+    /// Its bytes.
+    pub size: u64,
+    /// The last version that had it; `None` when no version that can be read did.
+    pub last_version: Option<i64>,
 }
 
 /// What a vacuum removed, or would remove.
@@ -92,7 +106,9 @@ impl Table {
         // Files first, then the log: a file that is committed in between is known by then.
         let files = self.data_files().await?;
         self.refresh().await?;
-        let census = self.census(now_ms.saturating_sub(options.file_retention_ms)).await?;
+        let cutoff_ms = now_ms.saturating_sub(options.file_retention_ms);
+        let longest_read_ms = pins.longest_read_ms.unwrap_or(options.file_retention_ms);
+        let census = self.census(cutoff_ms, now_ms.saturating_sub(longest_read_ms)).await?;
         let (mut doomed, mut report) = (Vec::new(), VacuumReport::default());
         report.oldest_version = census.oldest_kept;
         for meta in files {
@@ -177,19 +193,64 @@ impl Table {
         Ok(all.into_iter().filter(is_data).collect())
     }
 
-    /// Reads all versions that can be read, and tells which files they have.
-    async fn census(&self, cutoff_ms: i64) -> Result<Census> {
-        let newest = self.state().version;
+    /// The data files in the table's folder that are not part of the newest state. Whatever is committed before this returns is known
+    /// to it.
+    pub async fn strays(&self) -> Result<Vec<Stray>> {
+        let files = self.data_files().await?;
+        self.refresh().await?;
+        let newest = self.state();
+        let oldest = self.oldest_state(newest.version).await?;
+        let mut last: HashMap<String, i64> =
+            files_of(&oldest).map(|name| (name, oldest.version)).collect();
+        let mut commits = self.commits(oldest.version + 1, newest.version);
+        while let Some((version, actions)) = commits.try_next().await? {
+            for action in &actions {
+                let (path, version) = match action {
+                    Action::Add(add) => (&add.path, version),
+                    Action::Remove(remove) => (&remove.path, version - 1),
+                    _ => continue,
+                };
+                last.extend(names_of(path).map(|name| (name, version)));
+            }
+        }
+        let parts: HashSet<String> = files_of(&newest).collect();
+        let strays = files.into_iter().filter(|meta| !parts.contains(meta.location.as_ref()));
+        Ok(strays
+            .map(|meta| {
+                let path = meta.location.as_ref().to_owned();
+                Stray { last_version: last.get(&path).copied(), size: meta.size, path }
+            })
+            .collect())
+    }
+
+    /// Removes a data file that is not part of the newest state; nothing if it is gone already.
+    pub async fn remove_stray(&self, path: &str) -> Result<()> {
+        match self.store.delete(&Path::from(path)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.placed(error.into())),
+        }
+    }
+
+    /// The oldest version from which on all can be read.
+    async fn oldest_state(&self, newest: i64) -> Result<TableState> {
         let listing = self.list_log().await?;
         let origin = listing.origins(newest).pop().ok_or_else(|| {
             self.placed(Error::corrupt(
                 "the Delta log has a gap: nothing can be told of its files; restore the missing commit",
             ))
         })?;
-        let mut state = match origin {
-            Origin::First => TableState::empty(),
-            Origin::Checkpoint(at) => self.load_origin(origin, at).await?,
-        };
+        match origin {
+            Origin::First => Ok(TableState::empty()),
+            Origin::Checkpoint(at) => self.load_origin(origin, at).await,
+        }
+    }
+
+    /// Reads all versions that can be read, and tells which files they have. Those are kept that a version has which was the newest
+    /// after `cutoff_ms`; if nobody may begin with the version any more, after `read_cutoff_ms`.
+    async fn census(&self, cutoff_ms: i64, read_cutoff_ms: i64) -> Result<Census> {
+        let newest = self.state().version;
+        let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
+        let mut state = self.oldest_state(newest).await?;
         let mut known: HashSet<String> = files_of(&state).collect();
         let mut kept: Option<Census> = None;
         let mut commits = self.commits(state.version + 1, newest);
@@ -201,7 +262,8 @@ impl Table {
             });
             let added: Vec<String> = added.flat_map(|path| names_of(path)).collect();
             known.extend(added.iter().cloned());
-            if next.timestamp_ms > cutoff_ms {
+            let is_young = next.timestamp_ms > cutoff_ms && state.version >= whole_from;
+            if is_young || next.timestamp_ms > read_cutoff_ms {
                 // The version before was the newest one when the retention began.
                 kept.get_or_insert_with(|| Census::of(&state)).kept.extend(added);
             }
@@ -212,7 +274,7 @@ impl Table {
     }
 
     /// Notes in the log that versions before this one lose files; nothing when that is known.
-    async fn record_horizon(&self, version: i64) -> Result<()> {
+    pub async fn record_horizon(&self, version: i64) -> Result<()> {
         let decide = |state: &TableState, _| {
             if state.transaction(VACUUM_APP_ID) >= Some(version) {
                 return Ok(Attempt::Stop(()));
@@ -240,7 +302,7 @@ fn files_of(state: &TableState) -> impl Iterator<Item = String> + '_ {
 }
 
 /// The names under which a file of the log may lie in the store: as it is, and with what is encoded in it decoded.
-fn names_of(path: &str) -> impl Iterator<Item = String> + use<> {
+pub(super) fn names_of(path: &str) -> impl Iterator<Item = String> + use<> {
     let plain = Path::from(path).as_ref().to_owned();
     let decoded = Path::from_url_path(path).ok().map(|path| path.as_ref().to_owned());
     [Some(plain), decoded].into_iter().flatten()

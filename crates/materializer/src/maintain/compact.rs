@@ -224,7 +224,7 @@ async fn merged_rows(
     Ok(merge_all(definition.order_by, spec.schema(), inputs, options.fold.batch_rows))
 }
 
-fn payload(definition: &StateDefinition) -> Vec<Arc<Field>> {
+pub(crate) fn payload(definition: &StateDefinition) -> Vec<Arc<Field>> {
     let append_id = Arc::new(Field::new(APPEND_ID, DataType::Utf8, true));
     vec![value_field(&definition.stored_fields()), append_id]
 }
@@ -327,14 +327,16 @@ impl RunWriter<'_> {
     }
 }
 
-struct Encoded {
-    parquet: EncodedParts,
-    stats: String,
-    commits: String,
+/// A file of stamped rows, ready to be written.
+pub(crate) struct Encoded {
+    pub(crate) parquet: EncodedParts,
+    pub(crate) stats: String,
+    pub(crate) commits: String,
     rows: u64,
 }
 
-fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Encoded> {
+/// Encodes rows of the shape that [`payload`] gives as a file of the log.
+pub(crate) fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Encoded> {
     let (mut low, mut high, mut rows) = (i64::MAX, i64::MIN, 0);
     for batch in &batches {
         let commits = column(batch, COMMIT)?.as_primitive::<Int64Type>();

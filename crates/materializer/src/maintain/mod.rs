@@ -2,7 +2,7 @@
 //! killed at any instant and run again.
 
 mod archive;
-mod compact;
+pub(crate) mod compact;
 mod expire;
 mod job;
 mod plan;

@@ -182,7 +182,13 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         let options = vacuum(settings.snapshot_retention_ms());
         let of_snapshot = table.vacuum_beside(&options, now_ms, &pins).await?;
         // What no version of the retention has is kept by savepoints alone. The commits of older ones may be gone.
-        let unpinned = table.vacuum_beside(&options, now_ms, &Pins::default()).await?;
+        let unpinned = table
+            .vacuum_beside(
+                &options,
+                now_ms,
+                &Pins { longest_read_ms: pins.longest_read_ms, ..Pins::default() },
+            )
+            .await?;
         let unkept = unpinned.paths.iter().chain(&unpinned.kept_orphans).map(String::as_str);
         let alone: HashSet<&str> = unkept.filter(|&path| pins.kept.contains(path)).collect();
         own_bytes = bytes_of_their_own(&savepoints, &alone);

@@ -35,8 +35,8 @@ const SEED: u64 = 0;
 pub struct Savepoint {
     /// The sum of the record's text, in the store only.
     #[serde(rename = "alluvium.sum", skip_serializing_if = "Option::is_none", default)]
-    sum: Option<String>,
-    format_version: i64,
+    pub(super) sum: Option<String>,
+    pub(super) format_version: i64,
     /// The name that it is released by.
     pub name: String,
     /// What it is for.
@@ -52,29 +52,36 @@ pub struct Savepoint {
     /// Whether it was made for a mark of the grid of snapshots, not by somebody.
     #[serde(default)]
     pub(super) is_grid: bool,
+    /// When rows of erased keys were taken out of it, in milliseconds since 1970; none while it is as it was made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub erased_ms: Option<i64>,
     /// The id of the log that the snapshot is of.
-    log_id: String,
+    pub(super) log_id: String,
     /// Tells the record from another one under the same name.
-    id: String,
+    pub(super) id: String,
     /// When it was released; then it pins its files for the longest read only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    released_ms: Option<i64>,
-    files: Vec<PinnedFile>,
+    pub(super) released_ms: Option<i64>,
+    pub(super) files: Vec<PinnedFile>,
 }
 
 /// A file as the snapshot's table has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct PinnedFile {
-    path: String,
-    size: u64,
-    partition: BTreeMap<String, Option<String>>,
-    stats: Option<String>,
-    tags: BTreeMap<String, String>,
+pub(super) struct PinnedFile {
+    pub(super) path: String,
+    pub(super) size: u64,
+    pub(super) partition: BTreeMap<String, Option<String>>,
+    pub(super) stats: Option<String>,
+    pub(super) tags: BTreeMap<String, String>,
 }
 
 impl PinnedFile {
     fn of(file: &DataFile) -> Self {
-        let FileAdd { path, size, partition, stats, tags, .. } = (*file.add).clone();
+        Self::of_add(&file.add)
+    }
+
+    pub(super) fn of_add(add: &FileAdd) -> Self {
+        let FileAdd { path, size, partition, stats, tags, .. } = add.clone();
         Self { path, size, partition, stats, tags }
     }
 
@@ -107,12 +114,21 @@ impl Savepoint {
         self.files.iter().map(|file| (file.path.as_str(), file.size))
     }
 
-    fn is_released(&self) -> bool {
+    pub(super) fn is_released(&self) -> bool {
         self.released_ms.is_some()
     }
 
+    /// The record's text with its sum.
+    pub(super) fn sealed(&self) -> Result<Vec<u8>> {
+        let unsealed = Self { sum: Some(NO_SUM.to_owned()), ..self.clone() };
+        let mut text = serde_json::to_vec_pretty(&unsealed)
+            .map_err(|error| Error::internal("a savepoint").with_source(error))?;
+        seal_text(SEED, &mut text);
+        Ok(text)
+    }
+
     /// The snapshot as it was.
-    fn state(&self, table: &Arc<Table>) -> SnapshotState {
+    pub(super) fn state(&self, table: &Arc<Table>) -> SnapshotState {
         let now = table.state();
         let files = self.files.iter().map(|file| file.add(self.created_ms)).collect();
         let transactions = vec![(MATERIALIZER_APP_ID.to_owned(), self.log_commit)];
@@ -122,9 +138,9 @@ impl Savepoint {
 }
 
 /// A record where it lies.
-struct Record {
-    meta: ObjectMeta,
-    savepoint: Arc<Savepoint>,
+pub(super) struct Record {
+    pub(super) meta: ObjectMeta,
+    pub(super) savepoint: Arc<Savepoint>,
 }
 
 /// What was read of records before: a record never changes, and another one under its name has another time or size.
@@ -248,6 +264,10 @@ impl Snapshot {
         self.savepoints_folder().join(format!("{name}.json"))
     }
 
+    pub(super) fn released_path(&self, savepoint: &Savepoint) -> Path {
+        self.savepoints_folder().join("released").join(format!("{}.json", savepoint.id))
+    }
+
     /// Keeps the newest snapshot under a name, whatever is cleaned up, until [`Snapshot::release_savepoint`].
     ///
     /// # Errors
@@ -289,6 +309,7 @@ impl Snapshot {
             snapshot_version: state.version(),
             made_ms: state.made_ms().unwrap_or(0),
             is_grid: false,
+            erased_ms: None,
             log_id: self.inner.log.state().metadata.id.clone(),
             id: format!("{:032x}", alluvium_log::random::<u128>()),
             released_ms: None,
@@ -364,7 +385,7 @@ impl Snapshot {
     pub(super) async fn release(&self, path: &Path, savepoint: &Savepoint) -> Result<Savepoint> {
         let released_ms = Some(self.inner.log.clock().now_ms());
         let released = Savepoint { released_ms, ..savepoint.clone() };
-        let kept = self.savepoints_folder().join("released").join(format!("{}.json", released.id));
+        let kept = self.released_path(&released);
         match self.put_record(&kept, &released).await {
             // An earlier release got as far as this.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -390,7 +411,8 @@ impl Snapshot {
         now_ms: i64,
         file_retention_ms: i64,
     ) -> Result<(Pins, Vec<Path>)> {
-        let (mut pins, mut over) = (Pins::default(), Vec::new());
+        let mut over = Vec::new();
+        let mut pins = Pins { longest_read_ms: Some(file_retention_ms), ..Pins::default() };
         for record in self.records().await? {
             let released = record.savepoint.released_ms;
             let is_over = released.is_some_and(|at| at.saturating_add(file_retention_ms) < now_ms);
@@ -421,7 +443,7 @@ impl Snapshot {
         Ok(savepoints.iter().map(|savepoint| savepoint.state(table)).collect())
     }
 
-    async fn records(&self) -> Result<Vec<Record>> {
+    pub(super) async fn records(&self) -> Result<Vec<Record>> {
         let store = self.inner.storage.object_store();
         let folder = self.savepoints_folder();
         let listed: Vec<ObjectMeta> = store
@@ -454,7 +476,7 @@ impl Snapshot {
     }
 
     /// A record; `None` when it went meanwhile. One that can't be read is an error: what it pins is not known.
-    async fn read_record(&self, path: &Path) -> Result<Option<Savepoint>> {
+    pub(super) async fn read_record(&self, path: &Path) -> Result<Option<Savepoint>> {
         let store = self.inner.storage.object_store();
         let bytes = match store.get(path).await {
             Ok(found) => found.bytes().await.map_err(|error| Error::from(error).context(path))?,
@@ -481,11 +503,8 @@ impl Snapshot {
     }
 
     /// Writes a record if there is none under its name.
-    async fn put_record(&self, path: &Path, savepoint: &Savepoint) -> Result<()> {
-        let unsealed = Savepoint { sum: Some(NO_SUM.to_owned()), ..savepoint.clone() };
-        let mut bytes = serde_json::to_vec_pretty(&unsealed)
-            .map_err(|error| Error::internal("a savepoint").with_source(error))?;
-        seal_text(SEED, &mut bytes);
+    pub(super) async fn put_record(&self, path: &Path, savepoint: &Savepoint) -> Result<()> {
+        let bytes = savepoint.sealed()?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let store = self.inner.storage.object_store();
         let error = match store.put_opts(path, bytes.into(), options).await {
