@@ -11,6 +11,7 @@
 //!
 //! The archive is opened when rows of commits are asked for that it holds, and not before.
 
+mod erase;
 mod moves;
 
 use std::collections::HashMap;
@@ -23,12 +24,14 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::columns::DT;
+use crate::erased::ERASE_APP_ID;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Log;
 use crate::read::RowFilter;
 use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
 use crate::storage::Storage;
 use crate::table::{Action, DataFile, Table, TableState};
+pub use erase::ArchiveContents;
 pub use moves::ArchiveOutcome;
 
 /// The application id under which a log records the version of its archive.
@@ -56,6 +59,8 @@ pub(crate) const ARCHIVE_APP_IDS: [&str; 8] = [
 ];
 /// The property of an archive that names the log it belongs to, by the id of its table.
 const PROPERTY_ARCHIVE_OF: &str = "alluvium.archiveOf";
+/// What every state of an archive's table must know: which erase of the log it follows.
+const APP_IDS: [&str; 1] = [ERASE_APP_ID];
 /// No day is as early.
 const NO_DAY: i64 = i64::MIN;
 
@@ -273,7 +278,9 @@ impl Log {
         }
         let (storage, path) = (self.archive_storage(settings)?, archive_path(self.name()));
         let clock = self.inner.options.clock.clone();
-        let Some(table) = Table::open(&storage, &path, clock, &[]).await? else { return Ok(None) };
+        let Some(table) = Table::open(&storage, &path, clock, &APP_IDS).await? else {
+            return Ok(None);
+        };
         let table = Arc::new(table.labelled(self.archive_place(settings)));
         self.check_owner(&table)?;
         known.insert(settings.archive.clone(), table.clone());
@@ -327,17 +334,17 @@ impl Log {
         Error::new(kind, message).with_source(ArchiveUnreachable { state, place, cause: error })
     }
 
-    /// How long files and commits of the archive stay at least, so that whoever began with a state of the log finds the version
-    /// that it names.
-    pub async fn archive_use_ms(&self, table: &Table, known: Archived) -> Result<i64> {
-        let now_ms = self.clock().now_ms();
+    /// How long files and commits of the archive stay at least as of a time, so that whoever began with a state of the log finds the
+    /// version that it names.
+    pub async fn archive_use_ms(&self, table: &Table, known: Archived, now_ms: i64) -> Result<i64> {
         let is_settled = now_ms.saturating_sub(known.since_ms) > LEAST_FILE_RETENTION_MS;
         let oldest = if is_settled { known.version } else { known.prior.min(known.version) };
         if oldest >= table.state().version {
             return Ok(0);
         }
+        // What the version before it had may go: the files that an erase or an expiry took out are to be gone some day.
         let made_ms = table_at(table, oldest).await?.timestamp_ms;
-        Ok(now_ms.saturating_sub(made_ms).saturating_add(LEAST_FILE_RETENTION_MS))
+        Ok(now_ms.saturating_sub(made_ms))
     }
 }
 

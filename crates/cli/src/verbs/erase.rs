@@ -58,8 +58,15 @@ fn tell(receipt: &EraseReceipt) -> String {
         0 => String::new(),
         count => format!("; {} that belong to nothing can't be read", counted(count, "file")),
     };
+    let set_aside = match receipt.set_aside.len() as u64 {
+        0 => String::new(),
+        count => format!(
+            "; {} that were set aside as damaged may hold them too, see set_aside: remove these by hand",
+            counted(count, "file")
+        ),
+    };
     format!(
-        "{}: {} erased, {} of the log, {} rewritten; {left}{unreadable}",
+        "{}: {} erased, {} of the log, {} rewritten; {left}{unreadable}{set_aside}",
         receipt.state,
         counted(receipt.markers.len() as u64, "key"),
         counted(receipt.rows_removed, "row"),

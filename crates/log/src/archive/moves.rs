@@ -11,9 +11,10 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
-use super::{Archived, NO_DAY, PROPERTY_ARCHIVE_OF, archive_path, table_at};
+use super::{APP_IDS, Archived, NO_DAY, PROPERTY_ARCHIVE_OF, archive_path, table_at};
 use crate::columns::DT;
 use crate::definition::random_table_id;
+use crate::erased::ERASE_APP_ID;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, REWRITER_APP_ID};
 use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
@@ -41,12 +42,14 @@ pub enum ArchiveOutcome {
 }
 
 /// What one move works on.
-struct Move<'a> {
-    settings: &'a MaintenanceSettings,
-    known: Option<Archived>,
-    rewriter: Option<i64>,
-    files: &'a [Arc<DataFile>],
-    table: Arc<Table>,
+pub(super) struct Move<'a> {
+    pub(super) settings: &'a MaintenanceSettings,
+    pub(super) known: Option<Archived>,
+    pub(super) rewriter: Option<i64>,
+    pub(super) files: &'a [Arc<DataFile>],
+    pub(super) table: Arc<Table>,
+    /// Whether the version to be named lacks rows that were erased.
+    pub(super) erases: bool,
 }
 
 impl Log {
@@ -101,7 +104,7 @@ impl Log {
             return Ok(ArchiveOutcome::Nothing);
         }
         let rewriter = state.transaction(REWRITER_APP_ID);
-        let work = Move { settings, known, rewriter, files, table };
+        let work = Move { settings, known, rewriter, files, table, erases: false };
         let mut target = work.named().await?;
         let has_same = newest.file_count() == target.len()
             && target.keys().all(|path| newest.file(path).is_some());
@@ -109,10 +112,15 @@ impl Log {
             // Only the archive's own upkeep made newer versions.
             return Ok(ArchiveOutcome::Nothing);
         }
-        for add in self.copies(&work, &newest).await? {
-            target.insert(add.path.clone(), add);
-        }
-        let after = self.commit_archive(&work, state, &target).await?;
+        let copies = self.copies(&work, &newest).await?;
+        target.extend(copies.iter().map(|add| (add.path.clone(), add.clone())));
+        let Some(after) = self.commit_archive(&work, state, &target, None).await? else {
+            // What was copied may have rows that were erased meanwhile.
+            for add in copies.iter().filter(|add| newest.file(&add.path).is_none()) {
+                work.table.discard(&add.path).await;
+            }
+            return Ok(ArchiveOutcome::GaveWay);
+        };
         if files.is_empty() && known.is_none() {
             // Only left-overs of a first move that died.
             return Ok(ArchiveOutcome::Nothing);
@@ -137,7 +145,7 @@ impl Log {
         metadata.properties.retain(|name, _| is_of_table(name));
         let owner = state.metadata.id.clone();
         metadata.properties.insert(PROPERTY_ARCHIVE_OF.to_owned(), owner);
-        Table::create(&storage, &path, clock, state.protocol.clone(), metadata, &[]).await?;
+        Table::create(&storage, &path, clock, state.protocol.clone(), metadata, &APP_IDS).await?;
         self.open_archive(settings)
             .await?
             .ok_or_else(|| Error::corrupt("the table has a first commit, but can't be opened"))
@@ -199,17 +207,27 @@ impl Log {
         Ok(add)
     }
 
-    /// Brings the archive's newest version to exactly these files.
-    async fn commit_archive(
+    /// Brings the archive's newest version to exactly these files, and notes the erase of the log that it follows; `None` when it
+    /// follows one which came after this state of the log.
+    pub(super) async fn commit_archive(
         &self,
         work: &Move<'_>,
         log: &TableState,
         target: &BTreeMap<String, FileAdd>,
-    ) -> Result<Arc<TableState>> {
+        follows: Option<i64>,
+    ) -> Result<Option<Arc<TableState>>> {
         let now_ms = self.clock().now_ms();
         let note = BTreeMap::from([("step".to_owned(), serde_json::json!("archive"))]);
         let decide = |state: &TableState, _| {
+            let followed = state.transaction(ERASE_APP_ID);
+            if followed > Some(log.version) {
+                return Ok(Attempt::Stop(false));
+            }
             let mut actions = Vec::new();
+            if let Some(version) = follows.filter(|version| followed < Some(*version)) {
+                let app_id = ERASE_APP_ID.to_owned();
+                actions.push(Action::Transaction { app_id, version });
+            }
             if state.protocol != log.protocol {
                 actions.push(Action::Protocol(log.protocol.clone()));
             }
@@ -225,18 +243,22 @@ impl Log {
             let missing = target.values().filter(|add| state.file(&add.path).is_none());
             actions.extend(missing.map(|add| Action::Add(Arc::new(add.clone()))));
             Ok(match actions.is_empty() {
-                true => Attempt::Stop(()),
+                true => Attempt::Stop(true),
                 false => Attempt::Write(actions),
             })
         };
-        match work.table.commit("WRITE", Some(false), note, decide).await? {
-            Outcome::Committed(state) => Ok(state),
-            Outcome::Stopped(()) => Ok(work.table.state()),
-        }
+        Ok(match work.table.commit("WRITE", Some(false), note, decide).await? {
+            Outcome::Committed(state) => Some(state),
+            Outcome::Stopped(is_so) => is_so.then(|| work.table.state()),
+        })
     }
 
     /// The one commit that makes the move: the log gives up the files and names the version that has them.
-    async fn name_version(&self, work: &Move<'_>, after: &TableState) -> Result<ArchiveOutcome> {
+    pub(super) async fn name_version(
+        &self,
+        work: &Move<'_>,
+        after: &TableState,
+    ) -> Result<ArchiveOutcome> {
         let begun_ms = self.clock().now_ms();
         let note = BTreeMap::from([("step".to_owned(), serde_json::json!("archive"))]);
         let decide = |state: &TableState, version| {
@@ -250,10 +272,11 @@ impl Log {
                 return Ok(Attempt::Stop(()));
             }
             let mut actions: Vec<Action> = work.next(after, now_ms).actions().collect();
-            if !work.files.is_empty() {
-                // Whoever rewrites the same files at the same time gives way.
-                let app_id = REWRITER_APP_ID.to_owned();
-                actions.push(Action::Transaction { app_id, version });
+            let is_rewriting = work.erases || !work.files.is_empty();
+            // Whoever rewrites the same files at the same time gives way.
+            let raised = [(REWRITER_APP_ID, is_rewriting), (ERASE_APP_ID, work.erases)];
+            for (app_id, _) in raised.into_iter().filter(|(_, is_raised)| *is_raised) {
+                actions.push(Action::Transaction { app_id: app_id.to_owned(), version });
             }
             actions.extend(work.files.iter().map(|file| file.add.removal(now_ms, false)));
             Ok(Attempt::Write(actions))
@@ -267,7 +290,7 @@ impl Log {
 
 impl Move<'_> {
     /// The files of the version that the log names which are part of the log.
-    async fn named(&self) -> Result<BTreeMap<String, FileAdd>> {
+    pub(super) async fn named(&self) -> Result<BTreeMap<String, FileAdd>> {
         let Some(known) = self.known else { return Ok(BTreeMap::new()) };
         let state = table_at(&self.table, known.version).await?;
         let part = state.files().filter(|file| known.has(file));

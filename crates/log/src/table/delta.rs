@@ -156,7 +156,7 @@ impl DeltaAccess {
     /// that may point to it; gives its new name.
     pub(super) async fn set_checkpoint_aside(&self, version: i64) -> Result<Path> {
         let from = self.log_file(&checkpoint_name(version));
-        let to = self.log_file(&format!("{}.damaged", checkpoint_name(version)));
+        let to = self.log_file(&format!("{}{DAMAGED_SUFFIX}", checkpoint_name(version)));
         self.root.copy(&from, &to).await?;
         // The hint first: one that points to nothing is worse than none.
         for path in [self.log_file(POINTER), self.log_file(&note_name(version)), from] {
@@ -302,6 +302,8 @@ impl DeltaAccess {
     }
 }
 
+/// What is added to the name of a checkpoint that is set aside.
+pub(super) const DAMAGED_SUFFIX: &str = ".damaged";
 /// The hint where to begin reading.
 pub(super) const POINTER: &str = "_last_checkpoint";
 

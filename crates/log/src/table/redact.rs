@@ -22,7 +22,7 @@ use parquet::file::properties::WriterProperties;
 use serde_json::{Value, json};
 
 use super::Table;
-use super::delta::{damaged_checkpoint, note_name};
+use super::delta::{DAMAGED_SUFFIX, damaged_checkpoint, note_name};
 use super::state::TableState;
 use super::vacuum::names_of;
 use crate::checksum::{check_text, checkpoint_note, is_noted, seal_text};
@@ -94,6 +94,15 @@ impl Table {
         drop(reads);
         self.remove_risen(&changed).await?;
         Ok(changed)
+    }
+
+    /// The checkpoints that were set aside because they are damaged.
+    pub async fn damaged_checkpoints(&self) -> Result<Vec<String>> {
+        let listing = self.store.list(Some(&Path::from("_delta_log")));
+        let all: Vec<ObjectMeta> =
+            listing.try_collect().await.map_err(|e| self.placed(e.into()))?;
+        let paths = all.into_iter().map(|meta| meta.location.to_string());
+        Ok(paths.filter(|path| path.ends_with(DAMAGED_SUFFIX)).collect())
     }
 
     /// Writes a checkpoint of the newest version, unless there is one.

@@ -14,6 +14,8 @@ use super::model::{
     TableMetadata,
 };
 use super::moved::{MovedFiles, Removals};
+use super::vacuum::Stray;
+use crate::checksum::TAG_CHECK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::REWRITER_APP_ID;
 
@@ -130,15 +132,16 @@ impl DataFile {
     }
 
     /// A file that lies in a table's folder without being part of the table: nothing is known of it but this.
-    pub fn stray(path: &str, size: u64) -> Self {
+    pub fn stray(stray: &Stray) -> Self {
+        let check = stray.check.iter().map(|check| (TAG_CHECK.to_owned(), check.clone()));
         Self::uncommitted(FileAdd {
-            path: path.to_owned(),
-            size,
+            path: stray.path.clone(),
+            size: stray.size,
             partition: BTreeMap::new(),
             modified_ms: 0,
             data_change: false,
             stats: None,
-            tags: BTreeMap::new(),
+            tags: check.collect(),
         })
     }
 

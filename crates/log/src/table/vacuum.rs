@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::listing::Origin;
 use super::state::TableState;
-use super::{Action, Attempt, Table};
+use super::{Action, Attempt, FileAdd, Table};
+use crate::checksum::TAG_CHECK;
 use crate::error::{Error, Result};
 
 /// The application id under which a table records its oldest version whose files are all there.
@@ -53,6 +54,8 @@ pub struct Stray {
     pub size: u64,
     /// The last version that had it; `None` when no version that can be read did.
     pub last_version: Option<i64>,
+    /// The checksum that a version had with it.
+    pub check: Option<String>,
 }
 
 /// What a vacuum removed, or would remove.
@@ -202,11 +205,21 @@ impl Table {
         let oldest = self.oldest_state(newest.version).await?;
         let mut last: HashMap<String, i64> =
             files_of(&oldest).map(|name| (name, oldest.version)).collect();
+        let mut checks: HashMap<String, String> = HashMap::new();
+        let mut note = |add: &FileAdd| {
+            if let Some(check) = add.tags.get(TAG_CHECK) {
+                checks.extend(names_of(&add.path).map(|name| (name, check.clone())));
+            }
+        };
+        oldest.files().for_each(|file| note(&file.add));
         let mut commits = self.commits(oldest.version + 1, newest.version);
         while let Some((version, actions)) = commits.try_next().await? {
             for action in &actions {
                 let (path, version) = match action {
-                    Action::Add(add) => (&add.path, version),
+                    Action::Add(add) => {
+                        note(add);
+                        (&add.path, version)
+                    }
                     Action::Remove(remove) => (&remove.path, version - 1),
                     _ => continue,
                 };
@@ -218,7 +231,8 @@ impl Table {
         Ok(strays
             .map(|meta| {
                 let path = meta.location.as_ref().to_owned();
-                Stray { last_version: last.get(&path).copied(), size: meta.size, path }
+                let (last_version, check) = (last.get(&path).copied(), checks.remove(&path));
+                Stray { path, size: meta.size, last_version, check }
             })
             .collect())
     }

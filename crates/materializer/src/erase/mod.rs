@@ -1,9 +1,9 @@
 //! Erase: the rows of keys leave log, savepoints and snapshot for good, and may not come back.
 //!
 //! ```text
-//! marker (a commit of the log) -> log rewritten -> savepoints rewritten -> snapshot rewritten -> noted in the log
-//!                                                                       -> bounds in both Delta logs taken out
-//!                                                                       -> what older versions have: now, or by the vacuum
+//! marker (a commit of the log) -> log and archive rewritten -> savepoints and snapshot rewritten -> noted in the log
+//!                                                              -> bounds in all Delta logs taken out
+//!                                                              -> what older versions have: now, or by the vacuum
 //! ```
 //!
 //! The marker comes first: from its commit on no row of the keys can arrive, so what is found afterwards is all there is. A
@@ -11,8 +11,10 @@
 //! killed at any call and run again, beside appends, folds, compactions and other erases; a second run finds nothing to do.
 //!
 //! What may hold a key is a table with a folder of data files, or a record that lists files of one: whatever else is to
-//! hold rows (a copy, another table of the state) is one more step between the marker and the snapshot.
+//! hold rows (a copy, another table of the state) is one more step between the marker and the snapshot. What a file that is damaged holds
+//! can't be told: it is named by an error, or where it is part of nothing by the receipt.
 
+mod archive;
 mod log;
 mod receipt;
 mod snapshot;
@@ -76,7 +78,8 @@ struct Rewritten {
 /// Takes all rows of some keys out of a state, and marks the keys so that none of our writers brings them back.
 ///
 /// # Errors
-/// A file can't be rewritten without a loss; others were faster every time ([`ErrorKind::Conflict`]). The keys are marked by then: run
+/// The archive can't be read ([`alluvium_log::ArchiveUnreachable`]): nothing was changed, unless that happened on the way. A file is damaged,
+/// or can't be rewritten without a loss; others were faster every time ([`ErrorKind::Conflict`]). The keys are marked by then: run
 /// it again.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), keys = keys.len()), err(level = "debug"))]
 pub async fn erase(
@@ -87,12 +90,17 @@ pub async fn erase(
     options.materialize.fold.validate()?;
     let work = Work::new(snapshot, keys, options)?;
     let log = snapshot.log();
+    let context = |error: Error| error.context(format!("erasing keys of {}", log.name()));
+    work.reach_archive().await.map_err(context)?;
     let marked = log.mark_erased(&work.list).await?;
     let mut receipt = EraseReceipt::new(log.name(), log.clock().now_ms(), marked);
-    let context = |error: Error| error.context(format!("erasing keys of {}", log.name()));
     for _ in 0..MAX_ATTEMPTS {
         work.erase_log(&mut receipt).await.map_err(context)?;
+        work.erase_archive(&mut receipt).await.map_err(context)?;
         let begun = work.erase_snapshot(&mut receipt).await.map_err(context)?;
+        if !work.settle_archive(begun).await.map_err(context)? {
+            continue;
+        }
         if log.note_erased(begun, receipt.has_changed()).await.map_err(context)? {
             work.sweep(&mut receipt).await.map_err(context)?;
             return Ok(receipt);
@@ -101,7 +109,7 @@ pub async fn erase(
     Err(context(Error::new(
         ErrorKind::Conflict,
         format!(
-            "others erased other keys {MAX_ATTEMPTS} times meanwhile: the keys are marked, and may still be there; run it again"
+            "others erased other keys, or changed the archive, {MAX_ATTEMPTS} times meanwhile: the keys are marked, and may still be there; run it again"
         ),
     )))
 }

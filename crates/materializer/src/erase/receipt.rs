@@ -42,7 +42,7 @@ pub struct EraseReceipt {
     pub log_commits: Vec<i64>,
     /// The versions of the snapshot's table that took the rows out of it, or ended the folds that began before.
     pub snapshot_versions: Vec<i64>,
-    /// Rows that left the log.
+    /// Rows that left log and archive.
     pub rows_removed: u64,
     /// The savepoints that have other files now, those of the grid too: their answers lack the keys.
     pub savepoints: Vec<String>,
@@ -56,6 +56,9 @@ pub struct EraseReceipt {
     pub pending: Vec<PendingFile>,
     /// Files that are part of nothing and can't be read: whether they hold the keys is not known; a vacuum removes them.
     pub unreadable: Vec<String>,
+    /// Files that a repair, or a reader of checkpoints, set aside as damaged: they are not looked into, and may hold the keys. Remove
+    /// them by hand.
+    pub set_aside: Vec<String>,
     /// A vacuum at or after this time leaves nothing of the keys, in milliseconds since 1970; none when nothing is left already.
     pub nothing_left_after_ms: Option<i64>,
 }
@@ -76,6 +79,7 @@ impl EraseReceipt {
             removed: Vec::new(),
             pending: Vec::new(),
             unreadable: Vec::new(),
+            set_aside: Vec::new(),
             nothing_left_after_ms: None,
         }
     }

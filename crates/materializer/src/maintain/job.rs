@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_log::{
-    Archived, CleanUpReport, Error, ErrorKind, Expired, Log, MaintenanceSettings, Result, Table,
-    TableState, VacuumOptions, VacuumReport,
+    Archived, CleanUpReport, Error, ErrorKind, Expired, LEAST_COMMIT_RETENTION_MS, Log,
+    MaintenanceSettings, Pins, Result, Table, TableState, VacuumOptions, VacuumReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -312,8 +312,9 @@ async fn run(
     let dry_run = options.dry_run;
     let looks_at_archive =
         matches!(step, MaintainStep::Checkpoint | MaintainStep::Cleanup | MaintainStep::Vacuum);
+    let now_ms = snapshot.log().clock().now_ms();
     let archive_table = match looks_at_archive && options.with_archive {
-        true => archive_in_use(snapshot.log(), settings).await?,
+        true => archive_in_use(snapshot.log(), settings, now_ms).await?,
         false => None,
     };
     match step {
@@ -346,7 +347,9 @@ async fn run(
             },
             archive: match &archive_table {
                 Some((table, use_ms)) => {
-                    let kept_ms = settings.commit_retention_ms.max(*use_ms);
+                    // It begins a moment later than the time that this is as of.
+                    let use_ms = use_ms.saturating_add(LEAST_COMMIT_RETENTION_MS);
+                    let kept_ms = settings.commit_retention_ms.max(use_ms);
                     Some(table.clean_up(kept_ms, dry_run).await?)
                 }
                 None => None,
@@ -356,7 +359,7 @@ async fn run(
             let archive = match &archive_table {
                 Some((table, use_ms)) => {
                     let options = archive_vacuum(settings, *use_ms, dry_run);
-                    Some(table.vacuum(&options).await?)
+                    Some(table.vacuum_beside(&options, now_ms, &Pins::default()).await?)
                 }
                 None => None,
             };
@@ -366,10 +369,11 @@ async fn run(
     }
 }
 
-/// The archive's table, and how long what it has is in use whatever is set; `None` while there is none.
+/// The archive's table, and how long what it has is in use as of a time whatever is set; `None` while there is none.
 pub(super) async fn archive_in_use(
     log: &Log,
     settings: &MaintenanceSettings,
+    now_ms: i64,
 ) -> Result<Option<(Arc<Table>, i64)>> {
     let Some(known) = Archived::of(&log.state()) else { return Ok(None) };
     let place = || log.archive_place(settings);
@@ -384,7 +388,7 @@ pub(super) async fn archive_in_use(
         )
     })?;
     table.refresh().await?;
-    let use_ms = log.archive_use_ms(&table, known).await?;
+    let use_ms = log.archive_use_ms(&table, known, now_ms).await?;
     Ok(Some((table, use_ms)))
 }
 

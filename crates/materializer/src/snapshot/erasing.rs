@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use alluvium_log::{DataFile, Error, FileAdd, Result, Table, random};
+use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 
 use super::Snapshot;
 use super::savepoints::{PinnedFile, Savepoint};
@@ -90,6 +91,18 @@ impl Snapshot {
             }
             _ => Ok(false),
         }
+    }
+
+    /// The files of the state that a repair set aside, by their paths in the store.
+    pub(crate) async fn set_aside(&self) -> Result<Vec<String>> {
+        let folder = Path::from(format!("{}/damaged", self.log().name()));
+        let store = self.inner.storage.object_store();
+        let listed: Vec<ObjectMeta> = store
+            .list(Some(&folder))
+            .try_collect()
+            .await
+            .map_err(|error| Error::from(error).context(&folder))?;
+        Ok(listed.into_iter().map(|meta| meta.location.to_string()).collect())
     }
 
     /// Takes all that is known of its files but their paths out of a record that only pins them.
