@@ -30,7 +30,7 @@ use crate::log::Log;
 use crate::read::RowFilter;
 use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
 use crate::storage::Storage;
-use crate::table::{Action, DataFile, Table, TableState};
+use crate::table::{Action, DataFile, Table, TableState, VACUUM_APP_ID};
 pub use erase::ArchiveContents;
 pub use moves::ArchiveOutcome;
 
@@ -339,6 +339,8 @@ impl Log {
     pub async fn archive_use_ms(&self, table: &Table, known: Archived, now_ms: i64) -> Result<i64> {
         let is_settled = now_ms.saturating_sub(known.since_ms) > LEAST_FILE_RETENTION_MS;
         let oldest = if is_settled { known.version } else { known.prior.min(known.version) };
+        // An erase whose files are to go at once lets nobody begin with a version that had them.
+        let oldest = oldest.max(table.state().transaction(VACUUM_APP_ID).unwrap_or(0));
         if oldest >= table.state().version {
             return Ok(0);
         }

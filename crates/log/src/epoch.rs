@@ -63,7 +63,7 @@ impl EpochCommit {
     /// Returns the rows as they will be in the log, in the order given: `state_key, version, event_time, op_type, state_value`.
     pub async fn stage(&mut self, changes: &RecordBatch) -> Result<RecordBatch> {
         let inner = self.log.inner.clone();
-        let mut rows = inner.check(changes)?;
+        let mut rows = inner.check(changes).await?;
         if changes.num_rows() == 0 {
             return Ok(rows.batch);
         }

@@ -16,7 +16,7 @@ use crate::archive::{Archived, KnownArchive};
 use crate::clock::{Clock, HybridClock, SystemClock};
 use crate::definition::StateDefinition;
 use crate::epoch::EpochCommit;
-use crate::erased::Erased;
+use crate::erased::{Erased, KeyErased};
 use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
 use crate::rows::LogRows;
@@ -307,7 +307,7 @@ impl Log {
     #[tracing::instrument(name = "append", level = "debug", skip_all, fields(state = %self.inner.name, rows = changes.num_rows()), err(level = "debug"))]
     pub async fn append(&self, changes: &RecordBatch) -> Result<Receipt> {
         let inner = &self.inner;
-        let rows = inner.check(changes)?;
+        let rows = inner.check(changes).await?;
         if changes.num_rows() == 0 {
             let commit = self.state().version;
             return Ok(Receipt { commit, rows: 0, first_version: 0, last_version: 0 });
@@ -382,7 +382,18 @@ impl LogInner {
     }
 
     /// Checks and completes rows against the newest definition known here.
-    pub(crate) fn check(&self, changes: &RecordBatch) -> Result<LogRows> {
+    pub(crate) async fn check(&self, changes: &RecordBatch) -> Result<LogRows> {
+        match self.check_known(changes) {
+            // The marker may have been lifted meanwhile, by another process.
+            Err(error) if KeyErased::is_cause_of(&error) => {
+                self.table.refresh().await?;
+                self.check_known(changes)
+            }
+            checked => checked,
+        }
+    }
+
+    fn check_known(&self, changes: &RecordBatch) -> Result<LogRows> {
         let definition = self.definition.read().1.clone();
         let rows = LogRows::from_changes(changes, &definition, &self.versions);
         rows.and_then(|rows| self.without_erased(rows))

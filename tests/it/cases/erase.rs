@@ -1,5 +1,7 @@
 //! CMP-07 and what goes with it: a key that is erased is in no file any more and can't come back, and nothing else has changed.
 
+mod archive;
+mod damage;
 mod races;
 
 use std::collections::BTreeSet;

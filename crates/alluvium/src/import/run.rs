@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use alluvium_log::{EpochOutcome, Error, Result, StateDefinition, check_changes};
+use alluvium_log::{EpochOutcome, Erased, Error, Log, Result, StateDefinition, check_changes};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Fields};
 use futures::FutureExt;
@@ -229,7 +229,7 @@ impl Run {
         let definition = self.definition(&chunk)?;
         if let Some(definition) = &definition {
             let erased = match &self.target {
-                Some(target) => target.state.log().erased()?,
+                Some(target) => newest_markers(target.state.log()).await?,
                 None => None,
             };
             check_rows(&mut chunk, definition, erased, self.store.clock().now_micros())?;
@@ -449,4 +449,12 @@ fn has_path(fields: &Fields, path: &str) -> bool {
             _ => false,
         },
     }
+}
+
+/// The markers of erased keys, which another process may have lifted: looked for only where there are any.
+async fn newest_markers(log: &Log) -> Result<Option<Arc<Erased>>> {
+    if log.erased()?.is_some_and(|erased| !erased.is_empty()) {
+        log.refresh().await?;
+    }
+    log.erased()
 }

@@ -13,7 +13,7 @@ Examples:
   alluvium erase users u7 --forget       the key may be appended again
   alluvium erase users -- -u7            a key that begins with a hyphen
 
-All rows of the keys leave log, snapshot and savepoints at once, and the keys can't be appended again.
+All rows of the keys leave log, archive, snapshot and savepoints, and the keys can't be appended again.
 Files that only older versions have go with a vacuum when no read can need them (file_retention): run
 maintain. With --now they go at once, and reads under way may fail. The receipt names every file, and
 the keys by their keyed hashes only. It may be killed at any moment and run again; run again after the

@@ -14,10 +14,7 @@ impl Work<'_> {
     pub(super) async fn reach_archive(&self) -> Result<()> {
         let state = self.log().refresh().await?;
         let reached = self.log().archive_contents(&state).await;
-        reached.map(drop).map_err(|error| {
-            let kind = error.kind();
-            Error::new(kind, format!("{error}; nothing was erased")).with_source(error)
-        })
+        reached.map(drop).map_err(|error| error.context("nothing was erased"))
     }
 
     /// Takes the keys out of the archive.
