@@ -1,12 +1,14 @@
 //! A local folder as an object store whose acknowledged writes survive a power loss.
 //!
 //! `object_store`'s own local store never syncs. This one writes a file, syncs it, publishes it under its name, and
-//! syncs the folders that gained an entry, in this order; only then is the write acknowledged. Reading and
-//! listing are `object_store`'s, with listings in order of names, as Delta expects of a store.
+//! syncs the folders that gained an entry, in this order; only then is the write acknowledged. Folders above that this
+//! process has not synced yet are synced too: whoever made them may not have come to it. Reading and listing are
+//! `object_store`'s, with listings in order of names, as Delta expects of a store.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -20,8 +22,10 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::disk;
 use super::warm::read_cached;
 
 /// What an acknowledged write on a local disk means.
@@ -40,7 +44,51 @@ pub enum Durability {
 pub(crate) struct LocalStore {
     inner: LocalFileSystem,
     root: PathBuf,
+    folders: Folders,
+}
+
+/// The folders below a root, and which of them are known to survive a power loss.
+#[derive(Debug, Clone)]
+struct Folders {
+    root: PathBuf,
     durability: Durability,
+    synced: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl Folders {
+    fn new(root: &FsPath, durability: Durability) -> Self {
+        Self { root: root.to_owned(), durability, synced: Arc::default() }
+    }
+
+    /// Makes the folder of a file that `object_store` is to write, which would not sync it.
+    async fn prepare(&self, target: &FsPath) -> Result<()> {
+        let (target, durability) = (target.to_owned(), self.durability);
+        let make = move || match folder_of(&target) {
+            Some(folder) => create_folder(folder, durability).map_err(|e| failed(folder, e)),
+            None => Ok(()),
+        };
+        tokio::task::spawn_blocking(make).await.map_err(|source| Error::JoinError { source })?
+    }
+
+    /// Makes the entry of a file durable: that in its folder, and those of the folders above that nobody here has synced.
+    fn sync_entry(&self, target: &FsPath) -> Result<()> {
+        if self.durability == Durability::Os {
+            return Ok(());
+        }
+        let sync =
+            |folder: &FsPath| disk::sync_folder(folder).map_err(|source| failed(folder, source));
+        let Some(mut folder) = folder_of(target) else { return Ok(()) };
+        sync(folder)?;
+        let mut found = Vec::new();
+        while folder != self.root && !self.synced.lock().contains(folder) {
+            let Some(parent) = folder_of(folder) else { break };
+            sync(parent)?;
+            found.push(folder.to_owned());
+            folder = parent;
+        }
+        self.synced.lock().extend(found);
+        Ok(())
+    }
 }
 
 impl LocalStore {
@@ -48,7 +96,8 @@ impl LocalStore {
     pub(crate) fn open(root: &FsPath, durability: Durability) -> Result<Self> {
         let inner = LocalFileSystem::new_with_prefix(root)?;
         let root = root.canonicalize().map_err(|source| failed(root, source))?;
-        Ok(Self { inner, root, durability })
+        let folders = Folders::new(&root, durability);
+        Ok(Self { inner, root, folders })
     }
 }
 
@@ -73,10 +122,6 @@ fn failed(path: &FsPath, source: io::Error) -> Error {
     }
 }
 
-fn sync_folder(folder: &FsPath) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
 /// The folder that holds a path; of a bare relative name it is the current one, which `parent` gives as an empty path.
 fn folder_of(path: &FsPath) -> Option<&FsPath> {
     match path.parent() {
@@ -96,11 +141,11 @@ fn create_folder(folder: &FsPath, durability: Durability) -> io::Result<()> {
             None => break,
         }
     }
-    fs::create_dir_all(folder)?;
+    disk::create_folders(folder, &missing)?;
     if durability == Durability::Fsync {
         for created in missing {
             if let Some(parent) = folder_of(created) {
-                sync_folder(parent)?;
+                disk::sync_folder(parent)?;
             }
         }
     }
@@ -115,23 +160,25 @@ fn staging_path(target: &FsPath) -> PathBuf {
 }
 
 fn open_new(path: &FsPath, durability: Durability) -> io::Result<File> {
-    let open = || OpenOptions::new().write(true).create_new(true).open(path);
-    match open() {
+    match disk::create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = folder_of(path) {
                 create_folder(folder, durability)?;
             }
-            open()
+            disk::create_new(path)
         }
         other => other,
     }
 }
 
-fn write_all(file: &mut File, payload: &PutPayload, durability: Durability) -> io::Result<()> {
-    for part in payload.iter() {
-        file.write_all(part)?;
-    }
-    if durability == Durability::Fsync { file.sync_all() } else { Ok(()) }
+fn write_all(
+    path: &FsPath,
+    file: &mut File,
+    payload: &PutPayload,
+    durability: Durability,
+) -> io::Result<()> {
+    disk::write(path, file, payload)?;
+    if durability == Durability::Fsync { disk::sync(path, file) } else { Ok(()) }
 }
 
 /// Writes under a staging name, then publishes at once: whoever sees the name sees the whole content.
@@ -139,23 +186,23 @@ fn put_staged(
     target: &FsPath,
     payload: &PutPayload,
     mode: &PutMode,
-    durability: Durability,
+    folders: &Folders,
 ) -> Result<()> {
     let staged = staging_path(target);
     let publish = || -> io::Result<()> {
-        let mut file = open_new(&staged, durability)?;
-        write_all(&mut file, payload, durability)?;
+        let mut file = open_new(&staged, folders.durability)?;
+        write_all(&staged, &mut file, payload, folders.durability)?;
         drop(file);
         match mode {
-            PutMode::Create => fs::hard_link(&staged, target),
-            _ => fs::rename(&staged, target),
+            PutMode::Create => disk::link(&staged, target),
+            _ => disk::rename(&staged, target),
         }
     };
     let outcome = publish();
     if outcome.is_err() || matches!(mode, PutMode::Create) {
         // The staged name is only a second name by now, or a leftover of a failure; a leftover is
         // invisible to readers, so failing to remove it must not fail the write.
-        if let Err(error) = fs::remove_file(&staged)
+        if let Err(error) = disk::remove(&staged)
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(path = %staged.display(), %error, "a staged file could not be removed");
@@ -167,34 +214,25 @@ fn put_staged(
         }
         _ => failed(target, source),
     })?;
-    sync_parent(target, durability)
-}
-
-fn sync_parent(target: &FsPath, durability: Durability) -> Result<()> {
-    match (durability, folder_of(target)) {
-        (Durability::Fsync, Some(folder)) => {
-            sync_folder(folder).map_err(|source| failed(folder, source))
-        }
-        _ => Ok(()),
-    }
+    folders.sync_entry(target)
 }
 
 /// Writes straight to a name that nothing refers to yet; a torn file stays unreferenced.
-fn put_unreferenced(target: &FsPath, payload: &PutPayload, durability: Durability) -> Result<()> {
-    let mut file = open_new(target, durability).map_err(|source| match source.kind() {
+fn put_unreferenced(target: &FsPath, payload: &PutPayload, folders: &Folders) -> Result<()> {
+    let mut file = open_new(target, folders.durability).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => {
             Error::AlreadyExists { path: target.display().to_string(), source: Box::new(source) }
         }
         _ => failed(target, source),
     })?;
-    if let Err(source) = write_all(&mut file, payload, durability) {
+    if let Err(source) = write_all(target, &mut file, payload, folders.durability) {
         drop(file);
-        if let Err(error) = fs::remove_file(target) {
+        if let Err(error) = disk::remove(target) {
             tracing::warn!(path = %target.display(), %error, "a torn file could not be removed");
         }
         return Err(failed(target, source));
     }
-    sync_parent(target, durability)
+    folders.sync_entry(target)
 }
 
 #[async_trait]
@@ -209,15 +247,15 @@ impl ObjectStore for LocalStore {
             return self.inner.put_opts(location, payload, options).await;
         }
         let target = self.inner.path_to_filesystem(location)?;
-        let durability = self.durability;
+        let folders = self.folders.clone();
         let in_log = location.parts().any(|part| part.as_ref() == "_delta_log");
         // Whoever lists a folder sees what lies there at once: only data is looked at by those alone who know that it is whole.
         let is_data = !in_log && location.as_ref().ends_with(".parquet");
         let write = move || {
             if is_data && options.mode == PutMode::Create {
-                put_unreferenced(&target, &payload, durability)
+                put_unreferenced(&target, &payload, &folders)
             } else {
-                put_staged(&target, &payload, &options.mode, durability)
+                put_staged(&target, &payload, &options.mode, &folders)
             }
         };
         tokio::task::spawn_blocking(write)
@@ -231,9 +269,10 @@ impl ObjectStore for LocalStore {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let inner = self.inner.put_multipart_opts(location, options).await?;
         let target = self.inner.path_to_filesystem(location)?;
-        Ok(Box::new(SyncedUpload { inner, target, durability: self.durability }))
+        self.folders.prepare(&target).await?;
+        let inner = self.inner.put_multipart_opts(location, options).await?;
+        Ok(Box::new(SyncedUpload { inner, target, folders: self.folders.clone() }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -277,9 +316,10 @@ impl ObjectStore for LocalStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await?;
         let target = self.inner.path_to_filesystem(to)?;
-        sync_file(target, self.durability).await
+        self.folders.prepare(&target).await?;
+        self.inner.copy_opts(from, to, options).await?;
+        sync_file(target, self.folders.clone()).await
     }
 }
 
@@ -311,15 +351,16 @@ fn in_order(
     .boxed()
 }
 
-async fn sync_file(target: PathBuf, durability: Durability) -> Result<()> {
-    if durability == Durability::Os {
+/// Makes a file durable that `object_store` has written.
+async fn sync_file(target: PathBuf, folders: Folders) -> Result<()> {
+    if folders.durability == Durability::Os {
         return Ok(());
     }
     let sync = move || {
         File::open(&target)
-            .and_then(|file| file.sync_all())
+            .and_then(|file| disk::sync(&target, &file))
             .map_err(|source| failed(&target, source))?;
-        sync_parent(&target, durability)
+        folders.sync_entry(&target)
     };
     tokio::task::spawn_blocking(sync).await.map_err(|source| Error::JoinError { source })?
 }
@@ -329,7 +370,7 @@ async fn sync_file(target: PathBuf, durability: Durability) -> Result<()> {
 struct SyncedUpload {
     inner: Box<dyn MultipartUpload>,
     target: PathBuf,
-    durability: Durability,
+    folders: Folders,
 }
 
 #[async_trait]
@@ -340,7 +381,7 @@ impl MultipartUpload for SyncedUpload {
 
     async fn complete(&mut self) -> Result<PutResult> {
         let result = self.inner.complete().await?;
-        sync_file(self.target.clone(), self.durability).await?;
+        sync_file(self.target.clone(), self.folders.clone()).await?;
         Ok(result)
     }
 
@@ -356,23 +397,4 @@ pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<d
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use super::*;
-
-    #[test]
-    fn a_bare_relative_name_lies_in_the_current_folder() {
-        assert_eq!(folder_of(FsPath::new("store")), Some(FsPath::new(".")));
-        assert_eq!(folder_of(FsPath::new("a/b")), Some(FsPath::new("a")));
-        assert_eq!(folder_of(FsPath::new("/")), None);
-    }
-
-    #[test]
-    fn a_folder_is_made_with_those_above_it() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("a b/c%20d/é");
-        create_folder(&folder, Durability::Fsync).unwrap();
-        assert!(folder.is_dir());
-    }
-}
+mod tests;

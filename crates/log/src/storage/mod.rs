@@ -1,6 +1,7 @@
 //! Where a store lies: from a URI to an object store.
 
 mod cloud;
+mod disk;
 mod guard;
 mod local;
 mod options;
