@@ -20,6 +20,7 @@ mod ordering;
 mod performance;
 mod processes;
 mod program;
+mod read_only;
 mod recovery;
 mod repair;
 mod restore;

@@ -180,12 +180,12 @@ fn files_that_may_not_grow_fail_a_write_and_nothing_else() {
 }
 
 /// A small file system of memory, if this process may mount one.
-struct Mount {
-    home: Home,
+pub(super) struct Mount {
+    pub(super) home: Home,
 }
 
 impl Mount {
-    fn new(size: &str) -> Option<Self> {
+    pub(super) fn new(size: &str) -> Option<Self> {
         let home = Home::new();
         let options = format!("size={size}");
         let mut mount = Command::new("mount");
@@ -194,7 +194,12 @@ impl Mount {
     }
 
     fn resize(&self, size: &str) {
-        let options = format!("remount,size={size}");
+        self.remount(&format!("size={size}"));
+    }
+
+    /// Changes what it was mounted with.
+    pub(super) fn remount(&self, options: &str) {
+        let options = format!("remount,{options}");
         let status = Command::new("mount").args(["-o", &options, &self.home.uri()]).status();
         assert!(status.unwrap().success());
     }

@@ -107,14 +107,36 @@ impl fmt::Display for LocalStore {
     }
 }
 
+/// Whether the operating system lets this process read at most.
+fn is_refusal(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+fn refused(path: &FsPath, source: &dyn fmt::Display) -> Error {
+    let source = format!(
+        "{source}; nothing was written: this process may read there at most, run it as a user who may write, or mount the store for writing"
+    );
+    Error::PermissionDenied { path: path.display().to_string(), source: source.into() }
+}
+
+/// An error of `object_store` about what was to be written, told as those of this store are.
+fn told(root: &FsPath, error: Error) -> Error {
+    let mut cause = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        if inner.downcast_ref::<io::Error>().is_some_and(|error| is_refusal(error.kind())) {
+            return refused(root, &error);
+        }
+        cause = inner.source();
+    }
+    error
+}
+
 fn failed(path: &FsPath, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => {
             Error::NotFound { path: path.display().to_string(), source: Box::new(source) }
         }
-        io::ErrorKind::PermissionDenied => {
-            Error::PermissionDenied { path: path.display().to_string(), source: Box::new(source) }
-        }
+        kind if is_refusal(kind) => refused(path, &source),
         _ => Error::Generic {
             store: "local",
             source: format!("{}: {source}", path.display()).into(),
@@ -271,7 +293,8 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn MultipartUpload>> {
         let target = self.inner.path_to_filesystem(location)?;
         self.folders.prepare(&target).await?;
-        let inner = self.inner.put_multipart_opts(location, options).await?;
+        let inner = self.inner.put_multipart_opts(location, options).await;
+        let inner = inner.map_err(|error| told(&target, error))?;
         Ok(Box::new(SyncedUpload { inner, target, folders: self.folders.clone() }))
     }
 
@@ -290,13 +313,14 @@ impl ObjectStore for LocalStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let root = self.root.clone();
+        let (root, place) = (self.root.clone(), self.root.clone());
         let inside = locations.map(move |location| {
             let location = location?;
             check_inside(&root, &location)?;
             Ok(location)
         });
-        self.inner.delete_stream(inside.boxed())
+        let deleted = self.inner.delete_stream(inside.boxed());
+        deleted.map_err(move |error| told(&place, error)).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -318,7 +342,8 @@ impl ObjectStore for LocalStore {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let target = self.inner.path_to_filesystem(to)?;
         self.folders.prepare(&target).await?;
-        self.inner.copy_opts(from, to, options).await?;
+        let copied = self.inner.copy_opts(from, to, options).await;
+        copied.map_err(|error| told(&target, error))?;
         sync_file(target, self.folders.clone()).await
     }
 }
