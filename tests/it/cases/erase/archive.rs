@@ -295,6 +295,57 @@ async fn a_move_that_began_before_brings_no_key_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_late_move_brings_back_for_a_moment_is_taken_out_and_no_version_that_is_named_has_it()
+ {
+    let stores = [FaultyStore::new(), FaultyStore::new()];
+    let clock = Arc::new(ManualClock::at(START));
+    let state = create_both(&stores, &clock).await;
+    // The keys are in the archive and in the snapshot, and a day without them is to move.
+    for (day, gone) in [(0, &[][..]), (1, &[][..]), (16, &erased()[..])] {
+        append_days_of(&state, &clock, day, gone).await;
+        state.materialize(false).await.unwrap();
+        if day == 1 {
+            clock.set(START + 12 * DAY);
+            let steps = [MaintainStep::Materialize, MaintainStep::Archive];
+            state.maintain(&steps, false).await.unwrap();
+        }
+    }
+    clock.set(START + 27 * DAY);
+    let newest = commit_of(&state).await;
+    let before = rest(&state, newest, &erased()).await;
+    let held = archived(&state).unwrap();
+    let slow = [stores[0].reborn(), stores[1].reborn()];
+    let (copying, copy) = slow[1].hold_next_data_file();
+    let mover = open_both(&slow, &clock).await;
+    let moving = tokio::spawn(async move { mover.maintain(&[MaintainStep::Archive], false).await });
+    copying.await.unwrap();
+    let others = [stores[0].reborn(), stores[1].reborn()];
+    let eraser = open_both(&others, &clock).await;
+    // Its first data file beside the archive's is one of the snapshot, when the log names another version already.
+    let (rewriting, rewrite) = others[0].hold_next_data_file();
+    let erasing = tokio::spawn(async move { eraser.erase(&erased(), false).await });
+    rewriting.await.unwrap();
+    state.log().refresh().await.unwrap();
+    let named = archived(&state).unwrap();
+    assert!(named.version > held.version);
+    copy.send(()).unwrap();
+    let report = moving.await.unwrap().unwrap();
+    let StepOutcome::Archived(report) = &report.steps[0].outcome else { panic!("{report:?}") };
+    assert!(report.gave_way, "{report:?}");
+    rewrite.send(()).unwrap();
+    let receipt = erasing.await.unwrap().unwrap();
+    state.log().refresh().await.unwrap();
+    assert!(archived(&state).unwrap().version > named.version, "it is named anew");
+    assert_eq!(held_in(&stores).await, pending(&receipt));
+    assert_eq!(rest(&state, newest, &erased()).await, before);
+    clock.set(receipt.nothing_left_after_ms.unwrap() * 1_000 + SECOND);
+    state.maintain(&[MaintainStep::Vacuum], false).await.unwrap();
+    assert_eq!(held_in(&stores).await, BTreeSet::new());
+    assert_eq!(rest(&state, newest, &erased()).await, before);
+    assert_sound(&state).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn erases_and_moves_at_once_lose_and_double_nothing_and_leave_no_key() {
     let home = Home::new();
     let clock = Arc::new(ManualClock::at(START));
