@@ -222,7 +222,7 @@ impl Table {
         Ok(())
     }
 
-    async fn read_if_there(&self, path: &Path) -> Result<Option<bytes::Bytes>> {
+    pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<bytes::Bytes>> {
         match self.store.get(path).await {
             Ok(found) => Ok(Some(found.bytes().await.map_err(|e| self.placed(e.into()))?)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),

@@ -135,19 +135,16 @@ impl Table {
         if !is_parquet && !is_checksum && !name.ends_with(".json") {
             return Ok(None);
         }
-        let bytes = match self.store.get(path).await {
-            Ok(found) => found.bytes().await.map_err(|e| self.placed(e.into()))?,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(self.placed(error.into())),
-        };
+        let Some(bytes) = self.read_if_there(path).await? else { return Ok(None) };
         let number = version_of(name);
         let redaction = if is_checksum {
             // It is of use to nobody without the commit, and nobody needs it.
             rules.may_change(&bytes).then_some(Redaction::Remove)
         } else if is_parquet {
-            if let Some(version) = number {
-                self.check_checkpoint(version, &bytes).await?;
-            }
+            let bytes = match number {
+                Some(version) => self.checked(version, path, bytes).await?,
+                None => bytes,
+            };
             let place = path.clone();
             redact_checkpoint(bytes, rules)
                 .map_err(|error| self.placed(error.context(place)))?
@@ -164,16 +161,18 @@ impl Table {
         Ok(redaction.map(|redaction| (path.clone(), redaction)))
     }
 
-    /// Makes sure that a checkpoint is the one that was written: what is written over it gets a checksum of its own.
-    async fn check_checkpoint(&self, version: i64, bytes: &Bytes) -> Result<()> {
-        let note = match self.store.get(&note_path(version)).await {
-            Ok(found) => found.bytes().await.map_err(|e| self.placed(e.into()))?,
-            Err(object_store::Error::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(self.placed(error.into())),
-        };
-        match is_noted(version, &note, bytes) {
-            Some(false) => Err(self.placed(damaged_checkpoint(version))),
-            Some(true) | None => Ok(()),
+    /// Makes sure that a checkpoint is the one that was written, since what is written over it gets a checksum of its own; gives its
+    /// bytes, read again where another erase has just written it over.
+    async fn checked(&self, version: i64, path: &Path, mut bytes: Bytes) -> Result<Bytes> {
+        loop {
+            let note = self.read_if_there(&note_path(version)).await?;
+            if note.is_none_or(|note| is_noted(version, &note, &bytes) != Some(false)) {
+                return Ok(bytes);
+            }
+            match self.read_if_there(path).await? {
+                Some(again) if again != bytes => bytes = again,
+                _ => return Err(self.placed(damaged_checkpoint(version))),
+            }
         }
     }
 
@@ -188,7 +187,15 @@ impl Table {
         self.remove_path(&note).await?;
         let text = checkpoint_note(version, &bytes);
         self.put_over(path, bytes).await?;
-        self.put_over(&note, text.into()).await
+        self.put_over(&note, text.into()).await?;
+        // Another erase may have written its own over in between: better no checksum than one of another text.
+        let (found, noted) = (self.read_if_there(path).await?, self.read_if_there(&note).await?);
+        match found.zip(noted) {
+            Some((found, noted)) if is_noted(version, &noted, &found) == Some(false) => {
+                self.remove_path(&note).await
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn put_over(&self, path: &Path, bytes: Bytes) -> Result<()> {
