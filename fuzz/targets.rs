@@ -22,15 +22,19 @@ use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, Struct
 use arrow::datatypes::{DataType, Field, Fields};
 use bytes::Bytes;
 use futures::TryStreamExt;
-use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::Compression;
+use parquet::file::properties::{WriterProperties, WriterVersion};
 
 /// A target by its name, which is also that of its folder of seeds.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("change_lines", change_lines),
     ("csv_mapping", csv_mapping),
     ("schema", schema),
@@ -38,6 +42,7 @@ pub const TARGETS: [Target; 8] = [
     ("keys", keys),
     ("settings", settings),
     ("commit_json", commit_json),
+    ("log_rows", log_rows),
     ("sql_arguments", sql_arguments),
 ];
 
@@ -180,13 +185,16 @@ pub fn settings(data: &[u8]) {
 struct World {
     runtime: tokio::runtime::Runtime,
     objects: InMemory,
+    /// Sound data files, and the partition that they lie in.
+    files: Vec<Bytes>,
+    day: String,
 }
 
 static WORLD: LazyLock<World> = LazyLock::new(|| {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let objects = runtime.block_on(template());
-    World { runtime, objects }
+    let (objects, files, day) = runtime.block_on(template());
+    World { runtime, objects, files, day }
 });
 
 fn fields() -> Fields {
@@ -197,12 +205,19 @@ fn fields() -> Fields {
 }
 
 fn rows(first: i64) -> RecordBatch {
-    let keys = ["a", "b", "c"];
-    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + 3));
-    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("x"), None, Some("z")]));
+    changes(&["a", "b", "c"].map(str::to_owned), first)
+}
+
+fn changes(keys: &[String], first: i64) -> RecordBatch {
+    let numbers: ArrayRef =
+        Arc::new(Int64Array::from_iter_values(first..first + keys.len() as i64));
+    // Values of their own, which do not compress away.
+    let mixed = |at: usize| (at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
+    let text = |at: usize| (at % 3 != 1).then(|| format!("{:x}{:x}", mixed(at), mixed(at * 3)));
+    let texts: ArrayRef = Arc::new((0..keys.len()).map(text).collect::<StringArray>());
     let value = StructArray::new(fields(), vec![numbers.clone(), texts], None);
     RecordBatch::try_from_iter([
-        ("state_key", Arc::new(StringArray::from(keys.to_vec())) as ArrayRef),
+        ("state_key", Arc::new(StringArray::from_iter_values(keys)) as ArrayRef),
         ("version", numbers),
         ("state_value", Arc::new(value)),
     ])
@@ -215,14 +230,53 @@ async fn store_over(objects: InMemory) -> (Store, Arc<InMemory>) {
     (Store::builder("fuzz").storage(storage).open().await.unwrap(), objects)
 }
 
-async fn template() -> InMemory {
+async fn template() -> (InMemory, Vec<Bytes>, String) {
     let (store, objects) = store_over(InMemory::new()).await;
     let settings = StateSettings { order_by: OrderBy::Version, ..StateSettings::default() };
-    let (state, _) = store.create_state("s", &fields(), settings).await.unwrap();
+    let (state, _) = store.create_state("s", &fields(), settings.clone()).await.unwrap();
     state.append(&rows(1)).await.unwrap();
     state.materialize(false).await.unwrap();
     state.append(&rows(10)).await.unwrap();
-    objects.fork()
+    let sound = objects.fork();
+    // One that is fetched in parts: of many keys, each with a value of its own.
+    let (other, _) = store.create_state("large", &fields(), settings).await.unwrap();
+    let keys: Vec<String> = (0..20_000_u64).map(|n| format!("{:016x}", n * 0x9E37_79B9)).collect();
+    other.append(&changes(&keys, 1)).await.unwrap();
+    let ((_, large), (path, small)) =
+        (data_file(&objects, "large").await, data_file(&objects, "s").await);
+    assert!(large.len() > 256 * 1024, "{} bytes", large.len());
+    let day = path.parts().find_map(|part| Some(part.as_ref().strip_prefix("dt=")?.to_owned()));
+    let files = vec![small.clone(), written_anew(&small), written_anew(&large), large];
+    (sound, files, day.unwrap())
+}
+
+/// The last data file of a state's log.
+async fn data_file(objects: &InMemory, state: &str) -> (Path, Bytes) {
+    let log = Path::from(format!("{state}/log"));
+    let listed: Vec<_> = objects.list(Some(&log)).try_collect().await.unwrap();
+    let path = listed.into_iter().map(|meta| meta.location);
+    let path = path.filter(|path| path.as_ref().ends_with(".parquet")).max().unwrap();
+    let bytes = objects.get(&path).await.unwrap().bytes().await.unwrap();
+    (path, bytes)
+}
+
+/// The same rows as another writer makes a file of them: without our own columns, in pages of another form and small groups.
+fn written_anew(file: &Bytes) -> Bytes {
+    let batches = ParquetRecordBatchReaderBuilder::try_new(file.clone()).unwrap().build().unwrap();
+    let batches: Vec<RecordBatch> = batches.collect::<Result<_, _>>().unwrap();
+    let batches: Vec<RecordBatch> =
+        batches.iter().map(|batch| batch.project(&[0, 1, 2, 3, 4]).unwrap()).collect();
+    let properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_2_0)
+        .set_compression(Compression::SNAPPY)
+        .set_max_row_group_row_count(Some(7_000))
+        .set_data_page_row_count_limit(500)
+        .set_write_batch_size(100)
+        .build();
+    let mut writer =
+        ArrowWriter::try_new(Vec::new(), batches[0].schema(), Some(properties)).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap().into()
 }
 
 /// Reads all that there is of the state, and folds it.
@@ -248,6 +302,31 @@ pub fn commit_json(data: &[u8]) {
         let objects = WORLD.objects.fork();
         let bytes = Bytes::copy_from_slice(cut(data));
         objects.put(&Path::from(NEXT_COMMIT), bytes.into()).await.unwrap();
+        use_state(objects).await;
+    });
+}
+
+/// A data file of another writer: a sound one, changed at some places. The first byte tells which file, and whether places are
+/// counted from its beginning or its end; then come two bytes of place and one of change, again and again.
+pub fn log_rows(data: &[u8]) {
+    let Some((choice, patches)) = cut(data).split_first() else { return };
+    WORLD.runtime.block_on(async {
+        let World { objects, files, day, .. } = &*WORLD;
+        let objects = objects.fork();
+        let mut bytes = files[usize::from(choice % 4)].to_vec();
+        for patch in patches.chunks_exact(3) {
+            let at = usize::from(u16::from_le_bytes([patch[0], patch[1]])) % bytes.len();
+            let at = if choice & 128 == 0 { at } else { bytes.len() - 1 - at };
+            bytes[at] ^= patch[2];
+        }
+        let add = serde_json::json!({ "add": {
+            "path": format!("dt={day}/foreign.parquet"), "partitionValues": { "dt": day },
+            "size": bytes.len(), "modificationTime": 1, "dataChange": true,
+        }});
+        let commit = format!("{{\"commitInfo\":{{\"timestamp\":1}}}}\n{add}\n");
+        let path = Path::from(format!("s/log/dt={day}/foreign.parquet"));
+        objects.put(&path, bytes.into()).await.unwrap();
+        objects.put(&Path::from(NEXT_COMMIT), commit.into()).await.unwrap();
         use_state(objects).await;
     });
 }

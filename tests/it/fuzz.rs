@@ -157,6 +157,11 @@ fn a_commit_of_another_writer_is_followed_or_refused() {
 }
 
 #[test]
+fn a_data_file_of_another_writer_is_read_or_refused() {
+    run("log_rows", STORE_RUNS);
+}
+
+#[test]
 fn arguments_of_functions_are_answered_or_refused() {
     run("sql_arguments", STORE_RUNS);
 }

@@ -3,7 +3,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use alluvium::{ErrorKind, OrderBy, Point, StateSettings};
+use alluvium::{ErrorKind, KeyFilter, OrderBy, Point, RawState, Result, StateSettings};
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::WriterProperties;
 use serde_json::json;
 
 use super::program::{change, fail, finish, lines, program, succeed};
@@ -224,6 +229,102 @@ async fn a_hostile_commit_is_an_error_and_no_crash() {
     plant(&home, 2, "dt=2024-01-15/none.parquet", &huge);
     let opened = home.open().await.raw_state("s").await.unwrap();
     assert_eq!(opened.get(Point::LATEST, "a").await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+async fn rows_as_of_now(state: &RawState) -> Result<()> {
+    let rows: Vec<RecordBatch> =
+        state.scan(Point::LATEST, KeyFilter::All).await?.try_collect().await?;
+    drop(rows);
+    Ok(())
+}
+
+/// A file that begins and ends as a Parquet file does.
+fn with_footer(footer: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(footer.len()).unwrap().to_le_bytes();
+    [b"PAR1", footer, &length, b"PAR1"].concat()
+}
+
+/// A footer of one column that says how many row groups follow, of which there are none.
+fn footer_of_row_groups(count: &[u8]) -> Vec<u8> {
+    let schema = [
+        &[0x19, 0x2c, 0x48, 1, b'm', 0x15, 2, 0][..],
+        &[0x15, 12, 0x25, 0, 0x18, 9],
+        b"state_key",
+        &[0],
+    ];
+    [&[0x15, 4][..], &schema.concat(), &[0x16, 2, 0x19, 0xfc], count, &[0; 40]].concat()
+}
+
+/// Rows as another writer makes a file of them, compressed.
+fn rows_of_another_writer() -> Vec<u8> {
+    let keys: Vec<String> = (0..2_000).map(|n| format!("{:x}", n * 0x9E37_79B9_i64)).collect();
+    let rows: Vec<_> = keys.iter().map(|key| (key.as_str(), 1, Some(1))).collect();
+    let batch = n_batch(&rows);
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planted_data_file_is_refused_by_name_whatever_it_claims() {
+    let home = Home::new();
+    let state = by_version(&home.open().await, "s").await;
+    state.append(&n_batch(&[("a", 1, Some(1))])).await.unwrap();
+    let sound = rows_of_another_writer();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = sound.clone();
+        bytes[at] ^= byte;
+        bytes
+    };
+    let end = sound.len();
+    // Made of the first page's header: how large the page is when it is decompressed, of five bytes.
+    let header = sound.windows(2).position(|bytes| bytes == [0x15, 0]).unwrap();
+    let mut bomb = sound.clone();
+    bomb[header..header + 8].copy_from_slice(&[0x15, 0, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f]);
+    for (what, bytes, rows) in [
+        (
+            "as many row groups as there can be",
+            with_footer(&footer_of_row_groups(&[0xff, 0xff, 0xff, 0xff, 7])),
+            None,
+        ),
+        ("more of them than there can be", with_footer(&footer_of_row_groups(&[0xff; 12])), None),
+        ("a footer that nests without end", with_footer(&[0x1c; 60_000]), None),
+        ("no footer", with_footer(&[]), None),
+        (
+            "a footer longer than the file",
+            [&sound[..end - 8], &[0xff, 0xff, 0xff, 0x7f], b"PAR1"].concat(),
+            None,
+        ),
+        ("nothing", Vec::new(), None),
+        ("a page that is not what its header says", changed(200, 0xff), None),
+        ("a page of 2 GiB", bomb, None),
+        ("more rows than the log says", sound.clone(), Some(1_999)),
+    ] {
+        let path = "dt=2024-01-15/planted.parquet";
+        let file = home.table("s", "log").join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &bytes).unwrap();
+        let stats = rows.map(|rows: i64| json!({"numRecords": rows}).to_string());
+        let info = json!({"commitInfo": {"timestamp": 1_705_276_800_000_i64}});
+        let add = json!({"add": {
+            "path": path, "partitionValues": {"dt": "2024-01-15"}, "size": bytes.len(),
+            "modificationTime": 1, "dataChange": true, "stats": stats,
+        }});
+        std::fs::write(home.commit_file("s", 2), format!("{info}\n{add}\n")).unwrap();
+        let opened = home.open().await.raw_state("s").await.unwrap();
+        for outcome in [
+            opened.get(Point::LATEST, "a").await.map(drop),
+            opened.materialize(false).await.map(drop),
+            rows_as_of_now(&opened).await,
+        ] {
+            let error = outcome.err().unwrap_or_else(|| panic!("{what}: read"));
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+            assert!(error.to_string().contains("planted.parquet"), "{what}: {error}");
+        }
+        // What was known before can be asked for.
+        assert_eq!(live(&opened, Point::at_commit(1)).await.len(), 1, "{what}");
+    }
 }
 
 #[cfg(unix)]

@@ -265,7 +265,7 @@ impl Lookup {
             return Ok(Fetched::whole(bytes.clone()));
         }
         let ranges = self.byte_ranges(group, pages)?;
-        let bytes = self.range_reader(table)?.fetch(&ranges).await?;
+        let bytes = self.range_reader(table)?.fetch_pages(&ranges).await?;
         Ok(Fetched::parts(self.file.add.size, ranges.iter().map(|range| range.start).zip(bytes)))
     }
 

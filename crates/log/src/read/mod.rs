@@ -1,6 +1,7 @@
 //! Reading the rows of one file in the shape that a fold works on, touching as little of the file as the filter
 //! allows: file statistics, bloom filter, row groups, pages, rows.
 
+mod claims;
 mod fetched;
 mod filter;
 mod hints;
@@ -12,6 +13,7 @@ mod pages;
 mod prune;
 mod ranges;
 mod shape;
+mod thrift;
 mod upserts;
 mod windows;
 
@@ -59,6 +61,8 @@ pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// Files up to this size are fetched whole, with one request.
 const WHOLE_FILE_BYTES: u64 = 256 * 1024;
+/// Files of more rows are decoded as they are read, also when they are fetched whole.
+const WHOLE_FILE_ROWS: usize = 1 << 18;
 /// Footers kept in memory, in bytes.
 pub const DEFAULT_FOOTER_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// Rows of a batch.
@@ -303,6 +307,7 @@ async fn read_whole(
     let pruner = Pruner::new(footer.metadata.metadata(), &spec.filter, leave_out.1);
     let row_groups = pruner.row_groups();
     let selection = pruner.rows(&row_groups);
+    let mut counted = claims::counted(footer.metadata.metadata(), &row_groups);
     let mut builder =
         ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer.metadata.clone())
             .with_projection(projection(&footer, file, spec, leave_out.0))
@@ -311,8 +316,19 @@ async fn read_whole(
     if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
-    let batches = builder.build()?.map(|batch| batch.map_err(unreadable));
-    Ok((stream::iter(batches.collect::<Vec<_>>()).boxed(), footer.only_upserts))
+    let batches =
+        builder.build()?.map(move |batch| batch.map_err(unreadable).and_then(&mut counted));
+    if rows_of(&footer) > WHOLE_FILE_ROWS {
+        // A small file of another writer may unfold to any number of rows.
+        return Ok((stream::iter(batches).boxed(), footer.only_upserts));
+    }
+    // After an error the reader gives errors for ever: the first one ends it.
+    let batches: Vec<RecordBatch> = batches.collect::<Result<_>>()?;
+    Ok((stream::iter(batches.into_iter().map(Ok)).boxed(), footer.only_upserts))
+}
+
+fn rows_of(footer: &Footer) -> usize {
+    usize::try_from(footer.metadata.metadata().file_metadata().num_rows()).unwrap_or(usize::MAX)
 }
 
 fn unreadable(error: arrow::error::ArrowError) -> Error {
@@ -390,6 +406,7 @@ async fn read_parts(
     }
     let selection = pruner.rows(&row_groups);
     let projection = projection(&footer, file, spec, leave_out.0);
+    let mut counted = claims::counted(footer.metadata.metadata(), &row_groups);
     if let Some(window_rows) = window_rows {
         let key = key_leaf(footer.metadata.metadata());
         let metadata = &footer.metadata;
@@ -412,7 +429,8 @@ async fn read_parts(
     if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
-    Ok((builder.build()?.map_err(Error::from).boxed(), footer.only_upserts))
+    let rows = builder.build()?.map(move |batch| batch.map_err(Error::from).and_then(&mut counted));
+    Ok((rows.boxed(), footer.only_upserts))
 }
 
 /// The bloom filters on the key of every row group, read once and kept with the footer.

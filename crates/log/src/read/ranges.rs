@@ -14,13 +14,10 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
 use super::fetched::Fetched;
-use super::reader_options;
+use super::{claims, reader_options};
 use crate::checksum::{BlockSums, FileCheck};
 use crate::error::{Error, Result};
 use crate::table::{DataFile, FileAdd, Table};
-
-/// Bytes at the end of a file that are fetched with the first request: most footers and page indexes fit.
-const TAIL_BYTES: usize = 64 * 1024;
 
 /// A file of known size.
 #[derive(Debug, Clone)]
@@ -30,6 +27,8 @@ pub(crate) struct RangeReader {
     size: u64,
     check: Option<FileCheck>,
     blocks: Option<Arc<BlockSums>>,
+    /// As many as the log says.
+    rows: Option<u64>,
 }
 
 /// A file's footer and page index, and the sums of its blocks if it has any.
@@ -37,7 +36,7 @@ pub(crate) type Metadata = (ArrowReaderMetadata, Option<Arc<BlockSums>>);
 
 impl RangeReader {
     pub(crate) fn new(table: &Table, file: &DataFile) -> Result<Self> {
-        Self::of(table, &file.add)
+        Ok(Self { rows: file.stats.rows, ..Self::of(table, &file.add)? })
     }
 
     /// The file that an `add` names.
@@ -48,6 +47,7 @@ impl RangeReader {
             size: add.size,
             check: FileCheck::of(add)?,
             blocks: None,
+            rows: None,
         })
     }
 
@@ -59,7 +59,7 @@ impl RangeReader {
     /// Reads the footer and the page index.
     pub(crate) async fn load_metadata(&mut self) -> Result<Metadata> {
         let Some(check) = self.check else {
-            let metadata = self.load_unchecked().await.map_err(Error::from)?;
+            let metadata = self.load_unchecked().await?;
             return Ok((ArrowReaderMetadata::try_new(metadata, reader_options())?, None));
         };
         let end = self.fetch_one(check.start..self.size).await?;
@@ -74,13 +74,10 @@ impl RangeReader {
         Ok((metadata, Some(blocks)))
     }
 
-    async fn load_unchecked(&mut self) -> ParquetResult<Arc<ParquetMetaData>> {
-        let size = self.size;
-        let metadata = ParquetMetaDataReader::new()
-            .with_page_index_policy(PageIndexPolicy::Optional)
-            .with_prefetch_hint(Some(TAIL_BYTES))
-            .load_and_finish(self, size)
-            .await?;
+    /// The same of a file of another writer, which says of itself how it is to be read.
+    async fn load_unchecked(&self) -> Result<Arc<ParquetMetaData>> {
+        let metadata = claims::load(self, self.size).await?;
+        claims::check_rows(&metadata, self.rows)?;
         Ok(Arc::new(metadata))
     }
 
@@ -94,29 +91,33 @@ impl RangeReader {
             return Err(self.of_other_size(bytes.len() as u64));
         }
         if let Some((metadata, blocks)) = known {
-            if let Some(blocks) = &blocks {
-                blocks.verify(0, &bytes)?;
+            match &blocks {
+                Some(blocks) => blocks.verify(0, &bytes)?,
+                None => claims::check_all_pages(metadata.metadata(), &bytes)?,
             }
             return Ok((bytes, (metadata, blocks)));
         }
-        let end = match &self.check {
-            Some(check) => {
-                let end = bytes.slice(usize::try_from(check.start).unwrap_or(bytes.len())..);
-                check.verify(&end)?;
-                Some(end)
-            }
-            None => None,
+        let Some(check) = &self.check else {
+            let metadata = claims::of_whole(&bytes)?;
+            claims::check_rows(&metadata, self.rows)?;
+            let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), reader_options())?;
+            return Ok((bytes, (metadata, None)));
         };
+        let end = bytes.slice(usize::try_from(check.start).unwrap_or(bytes.len())..);
+        check.verify(&end)?;
         let metadata = ArrowReaderMetadata::load(&bytes, reader_options())?;
-        let blocks = match end {
-            Some(end) => {
-                let blocks = BlockSums::of(metadata.metadata(), &end)?;
-                blocks.verify(0, &bytes)?;
-                Some(Arc::new(blocks))
-            }
-            None => None,
-        };
-        Ok((bytes, (metadata, blocks)))
+        let blocks = BlockSums::of(metadata.metadata(), &end)?;
+        blocks.verify(0, &bytes)?;
+        Ok((bytes, (metadata, Some(Arc::new(blocks)))))
+    }
+
+    /// Reads ranges of whole pages.
+    pub(crate) async fn fetch_pages(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let fetched = self.fetch(ranges).await?;
+        if self.check.is_none() {
+            fetched.iter().try_for_each(|pages| claims::check_pages(pages))?;
+        }
+        Ok(fetched)
     }
 
     /// Reads ranges, checked if the sums of their blocks are known.
@@ -146,7 +147,7 @@ impl RangeReader {
         Ok(ranges.iter().zip(places).map(part).collect())
     }
 
-    async fn fetch_one(&self, range: Range<u64>) -> Result<Bytes> {
+    pub(super) async fn fetch_one(&self, range: Range<u64>) -> Result<Bytes> {
         let mut bytes = self.fetch_all(&[range]).await?;
         bytes.pop().ok_or_else(|| Error::internal("no bytes for a range"))
     }
@@ -204,13 +205,14 @@ impl AsyncFileReader for RangeReader {
         &mut self,
         ranges: Vec<Range<u64>>,
     ) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        async move { self.fetch(&ranges).await.map_err(external) }.boxed()
+        // What is asked for so are pages; a bloom filter is asked for alone.
+        async move { self.fetch_pages(&ranges).await.map_err(external) }.boxed()
     }
 
     fn get_metadata<'a>(
         &'a mut self,
         _options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
-        self.load_unchecked().boxed()
+        async move { self.load_unchecked().await.map_err(external) }.boxed()
     }
 }
