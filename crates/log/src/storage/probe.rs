@@ -15,6 +15,10 @@ use super::warm::read_file_cached;
 #[cfg(unix)]
 use super::watch::LazyWatch;
 
+/// Bytes of names that the kernel is asked for at once.
+#[cfg(target_os = "linux")]
+const LISTING_BYTES: usize = 128 * 1024;
+
 /// A folder that can be asked for a name.
 #[derive(Debug)]
 pub(crate) struct FolderProbe {
@@ -107,19 +111,45 @@ impl FolderProbe {
         Ok(Some(format!("{:x}-{nanoseconds:x}-{:x}", number_of(&about), about.len())))
     }
 
-    /// The names of the files of the path's folder, in no order.
-    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
+    /// Tells the names of the files of the path's folder, in no order.
+    ///
+    /// They are taken from where the kernel puts them: there are ten thousands of them, which nobody keeps.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn each_name(&self, mut note: impl FnMut(&str)) -> io::Result<()> {
+        use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, openat};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(CWD, &self.path, flags, Mode::empty())?;
+        let mut buffer = Vec::with_capacity(LISTING_BYTES);
+        let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let is_file = match entry.file_type() {
+                FileType::RegularFile => true,
+                // A link counts as what it leads to; some file systems don't tell.
+                FileType::Symlink | FileType::Unknown => self.path.join(name).is_file(),
+                _ => false,
+            };
+            if is_file {
+                note(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the names of the files of the path's folder, in no order.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn each_name(&self, mut note: impl FnMut(&str)) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
             let kind = entry.file_type()?;
             // A link counts as what it leads to.
             let is_file = kind.is_file() || (kind.is_symlink() && entry.path().is_file());
             if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
-                names.push(name);
+                note(&name);
             }
         }
-        Ok(names)
+        Ok(())
     }
 
     /// The bytes of a file of the path's folder, if they are in memory.
@@ -203,5 +233,32 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         probe.renew().unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_named_whatever_else_lies_there() {
+        let root = tempfile::tempdir().unwrap();
+        let probe = FolderProbe::at(root.path().to_owned());
+        // More names than fit at once.
+        let mut expected: Vec<String> = (0..7_000).map(|n| format!("{n:020}.json")).collect();
+        for name in &expected {
+            std::fs::write(root.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(root.path().join("folder")).unwrap();
+        #[cfg(unix)]
+        {
+            let link =
+                |to: &str, name: &str| std::os::unix::fs::symlink(to, root.path().join(name));
+            link("00000000000000000001.json", "link").unwrap();
+            link("folder", "link to a folder").unwrap();
+            link("nowhere", "link to nothing").unwrap();
+            expected.push("link".to_owned());
+        }
+        let mut found = Vec::new();
+        probe.each_name(|name| found.push(name.to_owned())).unwrap();
+        found.sort();
+        assert_eq!(found, expected);
+        let gone = FolderProbe::at(root.path().join("none"));
+        assert_eq!(gone.each_name(|_| {}).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -86,14 +86,16 @@ impl Table {
 
     async fn list_once(&self, names_only: bool) -> Result<LogListing> {
         if let Some(probe) = self.probe.clone().filter(|_| names_only) {
-            let names = tokio::task::spawn_blocking(move || probe.names()).await;
-            // Where that fails, the object store's own words tell what is wrong.
-            if let Ok(Ok(names)) = names {
+            let list = move || {
                 let mut listing = LogListing::default();
-                for name in names {
-                    listing.note_version(&name);
-                }
-                return Ok(listing.complete());
+                let noted = probe.each_name(|name| {
+                    listing.note_version(name);
+                });
+                noted.map(|()| listing.complete())
+            };
+            // Where that fails, the object store's own words tell what is wrong.
+            if let Ok(Ok(listing)) = tokio::task::spawn_blocking(list).await {
+                return Ok(listing);
             }
         }
         let mut listing = LogListing::default();
@@ -112,8 +114,11 @@ impl Table {
 /// The version that a name begins with, and the rest of the name.
 fn versioned(name: &str) -> Option<(i64, &str)> {
     let (digits, rest) = name.split_at_checked(20)?;
-    let plain = digits.bytes().all(|b| b.is_ascii_digit());
-    plain.then(|| digits.parse().ok())?.map(|version| (version, rest))
+    let version = digits.bytes().try_fold(0_i64, |version, byte| {
+        let digit = byte.is_ascii_digit().then(|| i64::from(byte - b'0'))?;
+        version.checked_mul(10)?.checked_add(digit)
+    });
+    Some((version?, rest))
 }
 
 /// Reads `.checkpoint.<part>.<parts>.parquet`.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::ObjectStoreExt;
 
+use super::ahead::Ahead;
 use super::delta::{self, Loaded};
 use super::listing::{LogListing, Origin};
 use super::state::TableState;
@@ -20,10 +21,10 @@ const MAX_LOADS: u32 = 4;
 impl Table {
     /// Loads the newest version; `None` when there is no table.
     pub(super) async fn load(&self) -> Result<Option<TableState>> {
-        let (listing, mut hinted) = futures::join!(self.list_versions(), self.hinted_checkpoint());
+        let (listing, mut ahead) = futures::join!(self.list_versions(), self.read_ahead());
         let mut listing = listing?;
         for _ in 1..MAX_LOADS {
-            let error = match self.load_listed(&listing, hinted.take()).await {
+            let error = match self.load_listed(&listing, ahead.take()).await {
                 Ok(state) => return Ok(state),
                 Err(error) => error,
             };
@@ -37,17 +38,10 @@ impl Table {
         self.load_listed(&listing, None).await
     }
 
-    /// The checkpoint that the table's hint names, read while the folder is listed: most often it is the newest one. A hint is
-    /// nothing to rely on, so that what can't be read of it is left to whom the listing leads.
-    async fn hinted_checkpoint(&self) -> Option<Loaded> {
-        let hint = self.probe_hint()?;
-        self.access.load_checkpoint(delta::hinted_version(&hint)?).await.ok().flatten()
-    }
-
     async fn load_listed(
         &self,
         listing: &LogListing,
-        hinted: Option<Loaded>,
+        ahead: Option<Ahead>,
     ) -> Result<Option<TableState>> {
         let Some(newest) = listing.newest() else { return Ok(None) };
         let origins = listing.origins(newest);
@@ -56,20 +50,24 @@ impl Table {
         }
         let newest_checkpoint = listing.checkpoints.last().copied().unwrap_or(0);
         self.checkpointed.store(newest_checkpoint, Ordering::Relaxed);
-        let nearest = origins.first().copied();
-        let hinted = hinted.filter(|found| nearest == Some(Origin::Checkpoint(found.version)));
-        let mut state = None;
-        if let Some(hinted) = hinted {
-            // What goes wrong is met again, and told, on the way that knows older checkpoints too.
-            let loaded = self.load_checkpointed(hinted, newest, |state| state).await;
-            state = loaded.ok().filter(|state| !state.has_unknown_commits());
-        }
+        let state = match ahead.filter(|ahead| origins.first() == Some(&ahead.origin)) {
+            Some(ahead) => self.load_rest(ahead, newest).await,
+            None => None,
+        };
         let state = match state {
             Some(state) => state,
             None => self.load_from(&origins, newest).await?,
         };
         self.transactions_complete.store(state.has_all_transactions(), Ordering::Relaxed);
         Ok(Some(state))
+    }
+
+    /// The newest version from what was read ahead; `None` leaves it to the way that knows older checkpoints too, where what goes
+    /// wrong is met again, and told.
+    async fn load_rest(&self, ahead: Ahead, newest: i64) -> Option<TableState> {
+        let next = ahead.state.version + 1;
+        let state = self.replay(ahead.state, next, newest).await.ok()?;
+        (!state.has_unknown_commits()).then_some(state)
     }
 
     /// Makes a version from the nearest origin that can be read.
@@ -138,16 +136,21 @@ impl Table {
         version: i64,
         begun: impl FnOnce(TableState) -> TableState,
     ) -> Result<TableState> {
-        let at = loaded.version;
+        let state = begun(self.begun_with(loaded).await?);
+        let next = state.version + 1;
+        self.replay(state, next, version).await
+    }
+
+    /// The version of a checkpoint.
+    pub(super) async fn begun_with(&self, loaded: Loaded) -> Result<TableState> {
         // A checkpoint has no time; the commit that it stands for has, while it is kept.
         // Nothing else of it is needed, so that it may be damaged.
-        let commit = match self.read_commit(at).await {
+        let commit = match self.read_commit(loaded.version).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => None,
             found => found?,
         }
         .unwrap_or_default();
-        let state = TableState::loaded(loaded).made_at(commit_time(&commit));
-        self.replay(begun(state), at + 1, version).await
+        Ok(TableState::loaded(loaded).made_at(commit_time(&commit)))
     }
 
     /// Whose progress a loaded state must know: what was known before must not be forgotten by a reload.

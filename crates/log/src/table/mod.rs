@@ -5,6 +5,7 @@
 //! that commit, decides again and takes the one after. The decision is made by the caller's closure on
 //! exactly the state that precedes the commit, so that what it checked is what holds.
 
+mod ahead;
 mod checkpoint;
 mod cleanup;
 mod commit;

@@ -30,9 +30,9 @@ impl CommitProbe {
         Self { folder, origin: Instant::now(), identified: AtomicU64::new(0) }
     }
 
-    /// The names of the files of the log folder.
-    pub(super) fn names(&self) -> std::io::Result<Vec<String>> {
-        self.folder.names()
+    /// Tells the names of the files of the log folder.
+    pub(super) fn each_name(&self, note: impl FnMut(&str)) -> std::io::Result<()> {
+        self.folder.each_name(note)
     }
 
     fn now_micros(&self) -> u64 {

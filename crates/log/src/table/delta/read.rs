@@ -21,6 +21,9 @@ use super::{FileAdd, Loaded};
 use crate::error::{Error, Result};
 
 const ACTIONS: [&str; 4] = ["add", "txn", "metaData", "protocol"];
+/// Fields of them that nobody asks for: each costs a look at every row, whatever it holds.
+const UNREAD: [&str; 4] =
+    ["baseRowId", "defaultRowCommitVersion", "clusteringProvider", "lastUpdated"];
 const BATCH_ROWS: usize = 8_192;
 /// Names files that hold a part of the checkpoint.
 const SIDECAR: &str = "sidecar";
@@ -34,7 +37,8 @@ pub(super) fn read_checkpoint(version: i64, bytes: Bytes) -> Result<Option<Loade
         [action, field, ..] if action == SIDECAR => field == "path",
         [action, field, ..] => {
             // The same twice: as text, and as columns.
-            ACTIONS.contains(&action.as_str()) && !field.ends_with("_parsed")
+            let is_twice = field.ends_with("_parsed");
+            ACTIONS.contains(&action.as_str()) && !is_twice && !UNREAD.contains(&field.as_str())
         }
         _ => false,
     };
