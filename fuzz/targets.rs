@@ -233,7 +233,7 @@ async fn store_over(objects: InMemory) -> (Store, Arc<InMemory>) {
 async fn template() -> (InMemory, Vec<Bytes>, String) {
     let (store, objects) = store_over(InMemory::new()).await;
     let settings = StateSettings { order_by: OrderBy::Version, ..StateSettings::default() };
-    let (state, _) = store.create_state("s", &fields(), settings.clone()).await.unwrap();
+    let (state, _) = store.create_state("s", &fields(), settings).await.unwrap();
     state.append(&rows(1)).await.unwrap();
     state.materialize(false).await.unwrap();
     state.append(&rows(10)).await.unwrap();

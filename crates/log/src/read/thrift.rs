@@ -168,7 +168,9 @@ mod tests {
 
     use super::*;
 
-    fn pass(text: &[u8]) -> Result<(Vec<(Vec<i16>, i64)>, usize)> {
+    type Numbers = Vec<(Vec<i16>, i64)>;
+
+    fn pass(text: &[u8]) -> Result<(Numbers, usize)> {
         let mut found = Vec::new();
         let mut walker = Walker::new(text);
         walker.pass_struct(&mut |path, number| found.push((path.to_vec(), number)))?;
