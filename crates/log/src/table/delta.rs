@@ -5,6 +5,7 @@ mod actions;
 mod read;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltalake_core::kernel::EagerSnapshot;
@@ -110,19 +111,18 @@ impl DeltaAccess {
         }
     }
 
-    /// The checkpoint of a version, checked by what is noted beside it; `None` where it is not one file.
-    async fn read_checked(&self, version: i64) -> Result<Option<Bytes>> {
+    /// The checkpoint of a version, checked by what is noted beside it; `None` where there is none of one file.
+    pub(super) async fn read_checked(&self, version: i64) -> Result<Option<Bytes>> {
         let names = (checkpoint_name(version), note_name(version));
-        let mut differing = None;
-        loop {
+        for attempt in 1.. {
             let (bytes, note) =
                 futures::try_join!(self.read_log_file(&names.0), self.read_log_file(&names.1))?;
             let (Some(bytes), Some(note)) = (&bytes, note) else { return Ok(bytes) };
             match is_noted(version, &note, bytes) {
                 Some(true) => {}
-                // An erase may be writing both over: damage stays as it is.
-                Some(false) if differing.as_ref() != Some(&(bytes.clone(), note.clone())) => {
-                    differing = Some((bytes.clone(), note));
+                // An erase may be writing both over; what is damaged stays so.
+                Some(false) if attempt < CHECK_ATTEMPTS => {
+                    tokio::time::sleep(CHECK_WAIT * attempt).await;
                     continue;
                 }
                 Some(false) => return Err(damaged_checkpoint(version)),
@@ -132,6 +132,7 @@ impl DeltaAccess {
             }
             return Ok(Some(bytes.clone()));
         }
+        Err(damaged_checkpoint(version))
     }
 
     /// Loads the version of a checkpoint by a single pass over its file; `None` where that is of another kind or can't be read so.
@@ -252,10 +253,35 @@ impl DeltaAccess {
         }
         self.write_checkpoint(version).await?;
         let name = checkpoint_name(version);
-        let Some(bytes) = self.read_log_file(&name).await? else { return Ok(()) };
-        let note = checkpoint_note(version, &bytes);
-        self.root.put(&self.log_file(&note_name(version)), note.into()).await?;
-        Ok(())
+        match self.read_log_file(&name).await? {
+            Some(bytes) => self.note_checkpoint(version, &bytes).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the checksum beside a checkpoint.
+    pub(super) async fn note_checkpoint(&self, version: i64, checkpoint: &Bytes) -> Result<()> {
+        let note = note_name(version);
+        let text = checkpoint_note(version, checkpoint);
+        self.root.put(&self.log_file(&note), text.into()).await?;
+        // An erase may write the checkpoint over at the same time: better no checksum than one of another text.
+        let name = checkpoint_name(version);
+        let (bytes, text) =
+            futures::try_join!(self.read_log_file(&name), self.read_log_file(&note))?;
+        match bytes.zip(text) {
+            Some((bytes, text)) if is_noted(version, &text, &bytes) == Some(false) => {
+                self.forget_note(version).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the checksum beside a checkpoint.
+    pub(super) async fn forget_note(&self, version: i64) -> Result<()> {
+        match self.root.delete(&self.log_file(&note_name(version))).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn write_checkpoint(&self, version: i64) -> Result<()> {
@@ -302,6 +328,9 @@ impl DeltaAccess {
     }
 }
 
+/// How often a checkpoint is read that doesn't fit its checksum, and the wait before the second time.
+const CHECK_ATTEMPTS: u32 = 4;
+const CHECK_WAIT: Duration = Duration::from_millis(10);
 /// What is added to the name of a checkpoint that is set aside.
 pub(super) const DAMAGED_SUFFIX: &str = ".damaged";
 /// The hint where to begin reading.
@@ -312,11 +341,11 @@ fn checkpoint_name(version: i64) -> String {
 }
 
 /// The file that tells the checksum of a checkpoint.
-pub(super) fn note_name(version: i64) -> String {
+fn note_name(version: i64) -> String {
     format!("{version:020}.alluvium.json")
 }
 
-pub(super) fn damaged_checkpoint(version: i64) -> Error {
+fn damaged_checkpoint(version: i64) -> Error {
     Error::corrupt(format!(
         "the checkpoint {} is damaged: it is not the one that was written; restore it from a copy, or run alluvium repair",
         checkpoint_name(version)

@@ -22,10 +22,10 @@ use parquet::file::properties::WriterProperties;
 use serde_json::{Value, json};
 
 use super::Table;
-use super::delta::{DAMAGED_SUFFIX, damaged_checkpoint, note_name};
+use super::delta::DAMAGED_SUFFIX;
 use super::state::TableState;
 use super::vacuum::names_of;
-use crate::checksum::{check_text, checkpoint_note, is_noted, seal_text};
+use crate::checksum::{check_text, seal_text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files of the log folder that are read at the same time.
@@ -86,7 +86,7 @@ impl Table {
                         self.remove_path(&checksum).await?;
                         changed.push(checksum.as_ref().to_owned());
                     }
-                    self.put_sealed(&path, bytes, &names).await?;
+                    self.put_sealed(&path, bytes).await?;
                 }
             }
             changed.push(path.as_ref().to_owned());
@@ -135,67 +135,40 @@ impl Table {
         if !is_parquet && !is_checksum && !name.ends_with(".json") {
             return Ok(None);
         }
-        let Some(bytes) = self.read_if_there(path).await? else { return Ok(None) };
-        let number = version_of(name);
+        let read = match checkpointed_version(name) {
+            Some(version) => self.access.read_checked(version).await.map_err(|e| self.placed(e))?,
+            None => self.read_if_there(path).await?,
+        };
+        let Some(bytes) = read else { return Ok(None) };
         let redaction = if is_checksum {
             // It is of use to nobody without the commit, and nobody needs it.
             rules.may_change(&bytes).then_some(Redaction::Remove)
         } else if is_parquet {
-            let bytes = match number {
-                Some(version) => self.checked(version, path, bytes).await?,
-                None => bytes,
-            };
             let place = path.clone();
             redact_checkpoint(bytes, rules)
                 .map_err(|error| self.placed(error.context(place)))?
                 .map(Redaction::Write)
         } else {
-            let sealed = number.unwrap_or(0).unsigned_abs();
-            if number.is_some() && check_text(sealed, &bytes) == Some(false) {
+            let number = committed_version(name);
+            let seed = number.unwrap_or(0).unsigned_abs();
+            if number.is_some() && check_text(seed, &bytes) == Some(false) {
                 return Err(self.placed(Error::corrupt(format!(
                     "{path} is damaged: its text is not the one that was written, so that no key can be taken out of it; restore it from a copy, or run alluvium repair"
                 ))));
             }
-            rules.redact_lines(sealed, &bytes).map(Redaction::Write)
+            rules.redact_lines(seed, &bytes).map(Redaction::Write)
         };
         Ok(redaction.map(|redaction| (path.clone(), redaction)))
     }
 
-    /// Makes sure that a checkpoint is the one that was written, since what is written over it gets a checksum of its own; gives its
-    /// bytes, read again where another erase has just written it over.
-    async fn checked(&self, version: i64, path: &Path, mut bytes: Bytes) -> Result<Bytes> {
-        loop {
-            let note = self.read_if_there(&note_path(version)).await?;
-            if note.is_none_or(|note| is_noted(version, &note, &bytes) != Some(false)) {
-                return Ok(bytes);
-            }
-            match self.read_if_there(path).await? {
-                Some(again) if again != bytes => bytes = again,
-                _ => return Err(self.placed(damaged_checkpoint(version))),
-            }
-        }
-    }
-
     /// Writes a file over. Of a checkpoint the checksum beside it goes before, and comes after: one without is not checked.
-    async fn put_sealed(&self, path: &Path, bytes: Bytes, names: &HashSet<String>) -> Result<()> {
-        let version = path.filename().filter(|name| name.ends_with(".parquet"));
-        let version = version.and_then(version_of);
-        let note = version.map(|version| (version, note_path(version)));
-        let Some((version, note)) = note.filter(|(_, note)| names.contains(note.as_ref())) else {
+    async fn put_sealed(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        let Some(version) = path.filename().and_then(checkpointed_version) else {
             return self.put_over(path, bytes).await;
         };
-        self.remove_path(&note).await?;
-        let text = checkpoint_note(version, &bytes);
-        self.put_over(path, bytes).await?;
-        self.put_over(&note, text.into()).await?;
-        // Another erase may have written its own over in between: better no checksum than one of another text.
-        let (found, noted) = (self.read_if_there(path).await?, self.read_if_there(&note).await?);
-        match found.zip(noted) {
-            Some((found, noted)) if is_noted(version, &noted, &found) == Some(false) => {
-                self.remove_path(&note).await
-            }
-            _ => Ok(()),
-        }
+        self.access.forget_note(version).await.map_err(|e| self.placed(e))?;
+        self.put_over(path, bytes.clone()).await?;
+        self.access.note_checkpoint(version, &bytes).await.map_err(|e| self.placed(e))
     }
 
     async fn put_over(&self, path: &Path, bytes: Bytes) -> Result<()> {
@@ -234,15 +207,19 @@ enum Redaction {
     Remove,
 }
 
-/// The version that a file of the log folder is the commit or the checkpoint of.
-fn version_of(name: &str) -> Option<i64> {
-    let number = name.strip_suffix(".checkpoint.parquet").or_else(|| name.strip_suffix(".json"))?;
-    let is_number = number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| number.parse().ok()).flatten()
+/// The version of which a file of the log folder is the commit.
+fn committed_version(name: &str) -> Option<i64> {
+    version_in(name.strip_suffix(".json")?)
 }
 
-fn note_path(version: i64) -> Path {
-    Path::from(format!("_delta_log/{}", note_name(version)))
+/// The version of which a file of the log folder is the checkpoint, wholly.
+fn checkpointed_version(name: &str) -> Option<i64> {
+    version_in(name.strip_suffix(".checkpoint.parquet")?)
+}
+
+fn version_in(number: &str) -> Option<i64> {
+    let is_number = number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().ok()).flatten()
 }
 
 fn checksum_of(path: &Path) -> Option<Path> {
