@@ -53,16 +53,17 @@ mod upkeep;
 
 pub use alluvium_log::{
     ArchiveUnreachable, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome, Error,
-    ErrorKind, FileRole, KeyErased, KeyFilter, Log, MaintenanceSettings, ManualClock, OrderBy,
-    Receipt, RemoteSettings, Result, SnapshotGrid, StateDefinition, StateSettings, Storage,
-    StorageOptions, SystemClock, Table, VacuumReport, duration_text, parse_duration,
-    validate_state_name,
+    ErrorKind, FileRole, Hold, HoldStatus, KeyErased, KeyFilter, Log, MaintenanceSettings,
+    ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result, SnapshotGrid,
+    StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table, VacuumReport,
+    duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport,
     EraseReceipt, ErasedFile, ExpireReport, Footprint, GridReport, Horizon, Kept, KeptBy,
-    LayoutSettings, MaintainReport, MaintainStep, MaterializeReport, PendingFile, Readable,
-    RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal, VerifyReport,
+    LayoutSettings, LeaseCost, MaintainReport, MaintainStep, MaterializeReport, PendingFile,
+    Readable, RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal,
+    VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use crate::columns::DT;
 use crate::erased::ERASE_APP_ID;
 use crate::error::{Error, ErrorKind, Result};
+use crate::leases::LeasedTable;
 use crate::log::Log;
 use crate::read::RowFilter;
 use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
@@ -281,6 +282,7 @@ impl Log {
         let Some(table) = Table::open(&storage, &path, clock, &APP_IDS).await? else {
             return Ok(None);
         };
+        let table = table.leased_in(self.leases(), LeasedTable::Archive);
         let table = Arc::new(table.labelled(self.archive_place(settings)));
         self.check_owner(&table)?;
         known.insert(settings.archive.clone(), table.clone());

@@ -49,6 +49,7 @@ mod erased;
 mod error;
 mod expired;
 mod key;
+mod leases;
 mod log;
 pub mod metrics;
 mod order;
@@ -83,6 +84,10 @@ pub use erased::{ERASE_APP_ID, ERASED_APP_ID, Erased, KeyErased, MAX_ERASED_KEYS
 pub use error::{Error, ErrorKind, Result};
 pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
 pub use key::{decode_key, encode_key, integer_key_part};
+pub use leases::{
+    CLOCK_MARGIN_MS, HeldVersion, Hold, HoldStatus, LEASE_AFTER_MS, LEASE_SPAN_MS, LeaseFolder,
+    LeasedTable, ReaderLease,
+};
 pub use log::{EpochOutcome, Log, LogOptions, Marked, REWRITER_APP_ID, Receipt, log_path};
 pub use order::{OrderBy, Rank};
 pub use random::{random, seed_randomness};

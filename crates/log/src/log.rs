@@ -19,6 +19,7 @@ use crate::epoch::EpochCommit;
 use crate::erased::{Erased, KeyErased};
 use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
+use crate::leases::{HeldVersion, Hold, Keeper, LeaseFolder, LeasedTable};
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
 use crate::storage::{Durability, Storage, validate_state_name};
@@ -103,6 +104,8 @@ pub(crate) struct LogInner {
     /// The generation by which this handle owns each application id that it has committed for.
     owned: Mutex<BTreeMap<String, i64>>,
     background: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    /// What the reads of this handle hold.
+    leases: Keeper,
     /// One rewriter of the log's files at a time in this process; others are told apart by the commit.
     rewriting: tokio::sync::Mutex<()>,
     last_definition_version: AtomicI64,
@@ -187,6 +190,8 @@ impl Log {
         let state = table.state();
         let definition = StateDefinition::from_metadata(&state.metadata)
             .map_err(|error| error.context(format!("state {name}")))?;
+        let leases = LeaseFolder::of(storage, name);
+        let table = table.leased_in(&leases, LeasedTable::Log);
         Ok(Self {
             inner: Arc::new(LogInner {
                 name: name.to_owned(),
@@ -195,6 +200,7 @@ impl Log {
                 table: Arc::new(table),
                 definition: RwLock::new((state.version, Arc::new(definition))),
                 versions: HybridClock::new(options.clock.clone()),
+                leases: Keeper::new(leases, options.clock.clone(), name),
                 options,
                 writer: crate::random::random(),
                 appends: AtomicU64::new(0),
@@ -352,8 +358,44 @@ impl Log {
         self.inner.rewriting.lock().await
     }
 
-    /// Waits for work in the background, so that a process may end.
+    /// Holds a state of the log for a read, and versions of the snapshot beside it, until what is returned is dropped with its clones.
+    ///
+    /// Nothing is written while the read is young; a task of the runtime takes and renews the lease.
+    pub fn hold(
+        &self,
+        state: &Arc<TableState>,
+        pinned_ms: i64,
+        snapshots: impl IntoIterator<Item = HeldVersion>,
+    ) -> Hold {
+        let log = HeldVersion {
+            table: LeasedTable::Log,
+            version: state.version,
+            pinned_ms,
+            files: Some((self.table().clone(), state.clone())),
+        };
+        let archive = Archived::of(state).map(|known| HeldVersion {
+            table: LeasedTable::Archive,
+            version: known.version,
+            pinned_ms,
+            files: None,
+        });
+        self.inner.leases.hold([log].into_iter().chain(archive).chain(snapshots))
+    }
+
+    /// The leases of the state's readers.
+    pub fn leases(&self) -> &LeaseFolder {
+        self.inner.leases.folder()
+    }
+
+    /// Takes, renews or gives back the lease of this handle's reads, as is due by the clock. A task in the background does that already;
+    /// this is for programs with a clock of their own.
+    pub async fn keep_leases(&self) -> Result<()> {
+        self.inner.leases.beat().await
+    }
+
+    /// Waits for work in the background, so that a process may end. The leases of reads that have ended are given back.
     pub async fn close(&self) {
+        self.inner.leases.settle().await;
         let tasks = std::mem::take(&mut *self.inner.background.lock());
         for task in tasks {
             if let Err(error) = task.await {

@@ -33,5 +33,13 @@ pub const PAGE_SPILL_BYTES: &str = "alluvium_page_spill_bytes";
 pub const STORE_REQUESTS: &str = "alluvium_store_requests_total";
 /// Seconds from sending a request to an object store until its answer begins, by `method`.
 pub const STORE_REQUEST_SECONDS: &str = "alluvium_store_request_seconds";
+/// Leases that long reads wrote or renewed.
+pub const LEASES_WRITTEN: &str = "alluvium_leases_written_total";
+/// Leases that could not be written: the reads go on and hold nothing.
+pub const LEASE_FAILURES: &str = "alluvium_lease_failures_total";
+/// Versions whose lease came or was renewed too late, or of which a file was missing then: their reads may fail.
+pub const LEASES_IN_DOUBT: &str = "alluvium_leases_in_doubt_total";
+/// Holders whose leases timed out and were removed.
+pub const LEASES_OVER: &str = "alluvium_leases_over_total";
 /// Bytes of files copied to archives.
 pub const BYTES_ARCHIVED: &str = "alluvium_bytes_archived_total";

@@ -63,7 +63,7 @@ pub use inputs::{file_input, file_stream, file_stream_with, snapshot_inputs, who
 pub use layout::LayoutSettings;
 pub use maintain::{
     ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
-    Footprint, Kept, KeptBy, MaintainOptions, MaintainReport, MaintainStep, Readable,
+    Footprint, Kept, KeptBy, LeaseCost, MaintainOptions, MaintainReport, MaintainStep, Readable,
     RetentionReport, SavepointCost, StepOutcome, StepReport, StopSignal, archive, compact,
     compaction_debt, expire, explain_retention, maintain,
 };

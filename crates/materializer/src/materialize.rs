@@ -182,6 +182,8 @@ async fn attempt(
         tracing::warn!(state = log.name(), "another engine rewrote the snapshot: it is made anew");
     }
     let base = base_of_fold(snapshot, &before, &log_state, rebuild).await?;
+    let now_ms = log.clock().now_ms();
+    let _held = snapshot.hold((&log_state, now_ms), &[(&before, now_ms), (&base, now_ms)]);
     let from = base.log_commit();
     let to = log_state.version;
     let filter =

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, ERASE_APP_ID, Error, ErrorKind, Log, OrderBy, Protocol, Result,
-    StateDefinition, Storage, TIER, Table, TableMetadata, TableState, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, ERASE_APP_ID, Error, ErrorKind, HeldVersion, Hold, LeasedTable,
+    Log, OrderBy, Protocol, Result, StateDefinition, Storage, TIER, Table, TableMetadata,
+    TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
@@ -284,8 +285,32 @@ impl Snapshot {
                 ),
             ));
         }
-        *inner.table.write() = Some(Arc::new(table));
+        *inner.table.write() = Some(Arc::new(self.leased(table)));
         Ok(())
+    }
+
+    /// The table, of which nothing is removed that a reader holds.
+    fn leased(&self, table: Table) -> Table {
+        table.leased_in(self.inner.log.leases(), LeasedTable::Snapshot)
+    }
+
+    /// Holds a state of the log and snapshots for a read, each since it was found to be one that may be read, until what is
+    /// returned is dropped with its clones.
+    pub fn hold(
+        &self,
+        (log, pinned_ms): (&Arc<TableState>, i64),
+        snapshots: &[(&SnapshotState, i64)],
+    ) -> Hold {
+        let held = snapshots.iter().filter_map(|(snapshot, pinned_ms)| {
+            let (table, state) = snapshot.table()?;
+            Some(HeldVersion {
+                table: LeasedTable::Snapshot,
+                version: state.version,
+                pinned_ms: *pinned_ms,
+                files: Some((table.clone(), state.clone())),
+            })
+        });
+        self.inner.log.hold(log, pinned_ms, held)
     }
 
     /// The table, created when there is none.
@@ -299,7 +324,7 @@ impl Snapshot {
         let clock = inner.log.clock().clone();
         match Table::create(&inner.storage, &path, clock, protocol, metadata, &APP_IDS).await? {
             Some(table) => {
-                let table = Arc::new(table);
+                let table = Arc::new(self.leased(table));
                 *inner.table.write() = Some(table.clone());
                 Ok(table)
             }

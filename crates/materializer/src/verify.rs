@@ -88,6 +88,8 @@ pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<Veri
             oldest.ok_or_else(|| context(lost_rows(snapshot, expired)))?
         }
     };
+    let now_ms = log.clock().now_ms();
+    let _held = snapshot.hold((&log_state, now_ms), &[(&base, now_ms), (&state, now_ms)]);
     let mut pair =
         open_both(snapshot, &log_state, (&base, &state), options).await.map_err(context)?;
     let mut report = VerifyReport {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alluvium_log::{Error, ErrorKind, Expired, Result, StateDefinition, TableState};
+use alluvium_log::{Error, ErrorKind, Expired, Hold, Result, StateDefinition, TableState};
 use alluvium_materializer::SnapshotState;
 
 use crate::point::Point;
@@ -13,6 +13,9 @@ pub struct Basis {
     pub(crate) definition: Arc<StateDefinition>,
     pub(crate) log: Arc<TableState>,
     pub(crate) snapshot: SnapshotState,
+    /// When it was pinned, in milliseconds since 1970.
+    pub(crate) pinned_ms: i64,
+    pub(crate) hold: Option<Hold>,
 }
 
 impl Basis {
@@ -24,6 +27,11 @@ impl Basis {
     /// The snapshot table's version; -1 while there is no snapshot.
     pub fn snapshot_version(&self) -> i64 {
         self.snapshot.version()
+    }
+
+    /// What keeps its files from being removed, if it is one of [`Reader::hold`](crate::Reader::hold).
+    pub fn hold(&self) -> Option<&Hold> {
+        self.hold.as_ref()
     }
 
     /// What the state is.

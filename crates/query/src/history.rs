@@ -8,7 +8,7 @@ use alluvium_log::{
     ReadSpec, Result, RowFilter, STATE_KEY, StateDefinition, VERSION, event_time_type, read_file,
     value_field,
 };
-use alluvium_materializer::{BatchStream, rank};
+use alluvium_materializer::{BatchStream, SnapshotState, rank};
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray, UInt32Array,
 };
@@ -134,9 +134,11 @@ impl Reader {
         windows: Vec<RowFilter>,
         arrangement: Arrangement,
     ) -> BatchStream {
+        let hold = self.hold_for(basis, &SnapshotState::none());
         let (reader, basis) = (self.clone(), basis.clone());
         stream::iter(windows)
             .then(move |filter| {
+                let _ = &hold;
                 let (reader, basis) = (reader.clone(), basis.clone());
                 async move { reader.window(&basis, filter, arrangement).await }.boxed()
             })

@@ -46,6 +46,7 @@ mod basis;
 mod diff;
 mod distinct;
 mod feed;
+mod held;
 mod history;
 mod horizon;
 mod known;

@@ -223,7 +223,7 @@ impl Reader {
         if snapshot.log_commit() > log.version {
             log = inner.log.refresh().await?;
         }
-        Ok(Basis { definition: inner.log.definition_at(&log)?, log, snapshot })
+        self.basis_of(log, snapshot)
     }
 
     /// The newest basis, if everything about it is known here already.
@@ -241,7 +241,13 @@ impl Reader {
         if snapshot.log_commit() > log.version || !is_whole {
             return Ok(None);
         }
-        Ok(Some(Basis { definition: inner.log.definition_at(&log)?, log, snapshot }))
+        self.basis_of(log, snapshot).map(Some)
+    }
+
+    fn basis_of(&self, log: Arc<TableState>, snapshot: SnapshotState) -> Result<Basis> {
+        let definition = self.inner.log.definition_at(&log)?;
+        let pinned_ms = self.inner.log.clock().now_ms();
+        Ok(Basis { definition, log, snapshot, pinned_ms, hold: None })
     }
 
     /// The log commit that is the newest one by what a read must see, if that can be told without waiting.

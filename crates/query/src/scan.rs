@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, DataFile, KeyFilter, OP_TYPE, OrderBy, ReadHints, ReadSpec, Result, RowFilter,
+    DELETE, DataFile, Hold, KeyFilter, OP_TYPE, OrderBy, ReadHints, ReadSpec, Result, RowFilter,
     STATE_KEY, Table, is_upsert_column,
 };
 use alluvium_materializer::{
@@ -80,6 +80,7 @@ impl Reader {
     ) -> Result<Vec<BatchStream>> {
         basis.check(point)?;
         let snapshot = self.snapshot_for(basis, point).await?;
+        let hold = self.hold_for(basis, &snapshot);
         let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
         let mut plan = ScanPlan::new(self, &snapshot, &spec);
         let tail_files = self.log_files(basis, &spec.filter).await?;
@@ -113,7 +114,7 @@ impl Reader {
                 true => concatenated(inputs),
                 false => merge_partly(order_by, schema.clone(), inputs, batch_rows, &hints.unread),
             };
-            streams.push(live_rows(winners));
+            streams.push(live_rows(winners, hold.clone()));
         }
         Ok(streams)
     }
@@ -383,11 +384,11 @@ fn project_value(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef> {
     Ok(Arc::new(StructArray::try_new(fields.clone(), columns, whole.nulls().cloned())?))
 }
 
-/// Leaves out the keys whose winner is a DELETE.
-fn live_rows(winners: BatchStream) -> BatchStream {
+/// Leaves out the keys whose winner is a DELETE. What is read is held meanwhile.
+fn live_rows(winners: BatchStream, hold: Hold) -> BatchStream {
     winners
-        .map(|batch| {
-            let batch = batch?;
+        .map(move |batch| {
+            let (batch, _) = (batch?, &hold);
             let operations = batch.column_by_name(OP_TYPE).ok_or_else(|| {
                 alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}"))
             })?;

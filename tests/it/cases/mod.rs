@@ -13,6 +13,7 @@ mod expire;
 mod foreign;
 mod input;
 mod leader;
+mod leases;
 mod maintain;
 mod objects;
 mod operator;

@@ -88,6 +88,29 @@ pub(crate) struct FaultyStore {
     /// Whether every write fails, so that a reader is shown to write nothing.
     pub(crate) read_only: AtomicBool,
     held: Mutex<Option<Held>>,
+    stopped: Stopped,
+}
+
+/// Calls that are still to be answered before one waits, and that one.
+type Stopped = Arc<Mutex<Option<(u64, Held)>>>;
+
+/// Waits if it is the turn of the call that waits.
+async fn pass(stopped: Stopped) {
+    let held = {
+        let mut stopped = stopped.lock().unwrap();
+        match stopped.as_mut() {
+            Some((0, _)) => stopped.take().map(|(_, held)| held),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        }
+    };
+    if let Some(held) = held {
+        held.reached.send(()).unwrap();
+        held.go_on.await.unwrap();
+    }
 }
 
 /// A write that waits: what tells that it is reached, and what lets it go on.
@@ -125,6 +148,13 @@ impl FaultyStore {
         (is_reached, let_go)
     }
 
+    /// Lets the n-th call from now wait (0: the next one): the first value tells when it is reached, the second one lets it go on.
+    pub(crate) fn hold_call(&self, call: u64) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+        let ((reached, is_reached), (let_go, go_on)) = (oneshot::channel(), oneshot::channel());
+        *self.stopped.lock().unwrap() = Some((call, Held { reached, go_on }));
+        (is_reached, let_go)
+    }
+
     /// Whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         self.crash.dead.load(Ordering::SeqCst)
@@ -144,6 +174,7 @@ impl FaultyStore {
             lost_data_replies: AtomicI64::new(0),
             read_only: AtomicBool::new(false),
             held: Mutex::new(None),
+            stopped: Stopped::default(),
         })
     }
 }
@@ -204,6 +235,7 @@ impl ObjectStore for FaultyStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
+        pass(self.stopped.clone()).await;
         let held = if is_data(location) { self.held.lock().unwrap().take() } else { None };
         if let Some(held) = held {
             held.reached.send(()).unwrap();
@@ -245,6 +277,7 @@ impl ObjectStore for FaultyStore {
         if is_data(location) {
             self.counts.data_gets.fetch_add(1, Ordering::SeqCst);
         }
+        pass(self.stopped.clone()).await;
         self.crash.read()?;
         self.inner.get_opts(location, options).await
     }
@@ -254,6 +287,7 @@ impl ObjectStore for FaultyStore {
         if is_data(location) {
             self.counts.data_gets.fetch_add(1, Ordering::SeqCst);
         }
+        pass(self.stopped.clone()).await;
         self.crash.read()?;
         self.inner.get_ranges(location, ranges).await
     }
@@ -264,10 +298,13 @@ impl ObjectStore for FaultyStore {
     ) -> BoxStream<'static, Result<Path>> {
         self.counts.deletes.fetch_add(1, Ordering::SeqCst);
         let (inner, crash) = (self.inner.clone(), self.crash.clone());
+        let stopped = self.stopped.clone();
         locations
             .then(move |location| {
                 let (inner, crash) = (inner.clone(), crash.clone());
+                let stopped = stopped.clone();
                 async move {
+                    pass(stopped).await;
                     let location = location?;
                     let fate = crash.fate();
                     if fate != Fate::Never {
@@ -282,7 +319,12 @@ impl ObjectStore for FaultyStore {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.lists.fetch_add(1, Ordering::SeqCst);
         match self.crash.read() {
-            Ok(()) => self.inner.list(prefix),
+            Ok(()) => {
+                let (inner, prefix) = (self.inner.clone(), prefix.cloned());
+                stream::once(pass(self.stopped.clone()))
+                    .flat_map(move |()| inner.list(prefix.as_ref()))
+                    .boxed()
+            }
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
     }

@@ -44,6 +44,7 @@ pub(super) async fn run(session: &mut Session<'_>, args: ChangesArgs) -> Outcome
         outcome = feed.all(session, reader, basis.clone(), &args) => outcome?,
         () = stop.wait() => {}
     }
+    store.close().await;
     let (rows, remark) = feed.finish(session)?;
     session.summarize(
         rows,

@@ -40,7 +40,9 @@ pub(super) async fn run(session: &mut Session<'_>, args: DiffArgs) -> Outcome {
     let basis = reader.basis().await?;
     let differences = reader.diff_rows(&basis, args.from, args.to, args.keys.filter()).await?;
     let mut counts = Counts::default();
-    let (rows, remark) = show(session, &basis, differences, args.limit, &mut counts).await?;
+    let shown = show(session, &basis, differences, args.limit, &mut counts).await;
+    store.close().await;
+    let (rows, remark) = shown?;
     let mut text = counts.to_string();
     if args.limit.is_some_and(|limit| rows >= limit) {
         text = format!("the first {}", thousands(rows));

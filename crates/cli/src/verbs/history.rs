@@ -64,6 +64,8 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
         kept.push_back(batch);
         drop_first(&mut kept, &mut count, args.last);
     }
+    drop(changes);
+    store.close().await;
     if kept.is_empty() {
         let mut when = if point.is_latest() { String::new() } else { format!(" as of {point}") };
         if args.from_commit > 0 {

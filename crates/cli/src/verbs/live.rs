@@ -48,7 +48,9 @@ pub(super) async fn scan(session: &mut Session<'_>, args: ScanArgs) -> Outcome {
     let rows = streams.into_iter().next().ok_or_else(|| Error::internal("a scan without rows"))?;
     let batches = rows.map(|batch| rename(&batch?, &COLUMNS));
     let schema = schema(basis.definition());
-    let (rows, remark) = session.emit(&schema, args.limit, batches).await?;
+    let written = session.emit(&schema, args.limit, batches).await;
+    store.close().await;
+    let (rows, remark) = written?;
     session.summarize(rows, Some((basis.commit(), point)), remark);
     Ok(ExitCodes::OK)
 }

@@ -1,6 +1,7 @@
 //! `retention explain`: what is readable, what keeps it, what it costs.
 
-use alluvium::{Error, Horizon, Kept, KeptBy, Point, Readable, RetentionReport};
+use alluvium::format::format_timestamp;
+use alluvium::{Error, Horizon, Kept, KeptBy, LeaseCost, Point, Readable, RetentionReport};
 
 use super::{Outcome, Session};
 use crate::args::{OutputFormat, RetentionVerb};
@@ -63,6 +64,7 @@ fn tell(report: &RetentionReport) -> String {
             bytes(savepoint.own_bytes)
         ));
     }
+    lines.extend(report.leases.iter().map(|lease| format!("    {}", tell_lease(lease))));
     lines.push("  the next run of maintain".to_owned());
     lines.push(format!(
         "    frees {}: {} and {}",
@@ -100,6 +102,26 @@ fn tell(report: &RetentionReport) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+fn tell_lease(lease: &LeaseCost) -> String {
+    let versions = |of: &str, versions: &std::collections::BTreeSet<i64>| {
+        let shown: Vec<String> = versions.iter().map(i64::to_string).collect();
+        (!shown.is_empty()).then(|| format!("{of} {}", shown.join(", ")))
+    };
+    let held = [
+        versions("of the log", &lease.log_versions),
+        versions("of the snapshot", &lease.snapshot_versions),
+        versions("of the archive", &lease.archive_versions),
+    ];
+    let time = |time_ms: i64| format_timestamp(time_ms.saturating_mul(1_000));
+    format!(
+        "reads of {} since {}: a lease until {} on versions {}",
+        lease.holder,
+        time(lease.since_ms),
+        time(lease.until_ms),
+        held.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn tell_readable(readable: &Readable) -> Vec<String> {
@@ -141,6 +163,7 @@ fn tell_kept(kept: &Kept, report: &RetentionReport) -> String {
             setting("file_retention")
         ),
         KeptBy::Savepoints => "earlier snapshots that only savepoints keep".to_owned(),
+        KeptBy::Leases => "earlier versions that only leases of readers keep".to_owned(),
         KeptBy::OrphanGrace => {
             format!("files that may still be committed, orphan_grace = {}", setting("orphan_grace"))
         }

@@ -49,7 +49,9 @@ async fn answer(session: &mut Session<'_>, query: &str, limit: Option<u64>) -> O
     let store = session.open().await?;
     let stream = store.sql(query).await?;
     let schema = stream.schema();
-    let (rows, remark) = session.emit(&schema, limit, Query::start(stream)).await?;
+    let written = session.emit(&schema, limit, Query::start(stream)).await;
+    store.close().await;
+    let (rows, remark) = written?;
     session.summarize(rows, None, remark);
     Ok(ExitCodes::OK)
 }

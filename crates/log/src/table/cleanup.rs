@@ -4,6 +4,8 @@
 //! checkpoint at or before it, and all commits since. What lies before that checkpoint goes, oldest first: so at each instant,
 //! also if this is killed half-way, every kept version can be read, and so can whatever is left of the older ones.
 
+use std::collections::BTreeMap;
+
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
@@ -54,18 +56,34 @@ struct Boundary {
     reason: String,
 }
 
+impl Boundary {
+    /// The same, or the oldest version that a reader holds where that is older; what can't be read anyway is held otherwise.
+    fn up_to_held(self, held: &BTreeMap<i64, String>, oldest_readable: i64) -> Self {
+        match (self.version, held.range(oldest_readable..).next()) {
+            (Some(version), Some((oldest, holder))) if *oldest < version => Self {
+                version: Some(*oldest),
+                reason: format!("version {oldest} is held by a lease of {holder}"),
+            },
+            _ => self,
+        }
+    }
+}
+
 impl Table {
     /// Removes the commits and checkpoints that no version of the last `retention_ms` needs.
     pub async fn clean_up(&self, retention_ms: i64, dry_run: bool) -> Result<CleanUpReport> {
         let _alone = self.cleaning.lock().await;
+        // The time first: what is held by a lease that is written from now on is within the retention.
+        let now_ms = self.clock.now_ms();
+        let held = self.held_versions(now_ms).await?;
         let state = self.refresh().await?;
         let listing = self.list_log().await?;
-        let now_ms = self.clock.now_ms();
         let mut report = CleanUpReport {
             oldest_version: listing.oldest_readable().unwrap_or(state.version),
             ..CleanUpReport::default()
         };
         let boundary = self.boundary(&listing, &state, now_ms.saturating_sub(retention_ms)).await?;
+        let boundary = boundary.up_to_held(&held, report.oldest_version);
         report.reason = boundary.reason;
         if let Some(base) = boundary.version.and_then(|version| listing.base_for(version)) {
             let files = files_before(&listing, base);

@@ -171,10 +171,12 @@ impl Table {
         Ok(told.max(state.transaction(VACUUM_APP_ID).unwrap_or(0)))
     }
 
-    /// The table as it was at an earlier version; refused when some of its files are gone.
+    /// The table as it was at an earlier version; refused when some of its files are gone, unless a reader holds it.
     pub async fn state_at(&self, version: i64) -> Result<TableState> {
         let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
-        if version < whole_from {
+        if version < whole_from
+            && !self.held_versions(self.clock.now_ms()).await?.contains_key(&version)
+        {
             return Err(self.placed(Error::new(
                 ErrorKind::PointUnavailable,
                 format!(

@@ -34,6 +34,7 @@ use tokio::sync::Mutex;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::leases::{LeaseFolder, LeasedTable};
 use crate::storage::{GuardedStore, Storage};
 pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
@@ -92,6 +93,8 @@ pub struct Table {
     cleaning: Mutex<()>,
     /// When the newest known version was last seen to be in the log, by the clock in milliseconds.
     seen_ms: AtomicI64,
+    /// Where readers say which of its versions they hold.
+    leases: Option<(LeaseFolder, LeasedTable)>,
 }
 
 fn commit_path(version: i64) -> Path {
@@ -119,6 +122,7 @@ impl Table {
             checkpointing: Arc::new(Mutex::new(())),
             cleaning: Mutex::new(()),
             seen_ms: AtomicI64::new(i64::MIN),
+            leases: None,
         }
     }
 
@@ -165,6 +169,23 @@ impl Table {
     pub(crate) fn labelled(mut self, label: String) -> Self {
         self.label = label;
         self
+    }
+
+    /// The same table, of which nothing is removed that readers hold by leases.
+    pub fn leased_in(mut self, folder: &LeaseFolder, as_table: LeasedTable) -> Self {
+        self.leases = Some((folder.clone(), as_table));
+        self
+    }
+
+    /// The versions that readers hold by leases that count at a time, and who holds them.
+    async fn held_versions(&self, now_ms: i64) -> Result<BTreeMap<i64, String>> {
+        let Some((folder, as_table)) = &self.leases else { return Ok(BTreeMap::new()) };
+        let mut held = BTreeMap::new();
+        for lease in folder.alive(now_ms).await.map_err(|error| self.placed(error))? {
+            let versions = lease.versions(*as_table).iter();
+            held.extend(versions.map(|version| (*version, lease.holder.clone())));
+        }
+        Ok(held)
     }
 
     /// How the table is named in messages.

@@ -75,6 +75,8 @@ pub struct VacuumReport {
     pub paths: Vec<String>,
     /// The paths of the files that no version has and that may still be committed.
     pub kept_orphans: Vec<String>,
+    /// The paths of the files that only leases of readers keep.
+    pub held: Vec<String>,
 }
 
 /// Which files the versions of a table have.
@@ -83,6 +85,8 @@ struct Census {
     kept: HashSet<String>,
     /// Of any version that can be read.
     known: HashSet<String>,
+    /// Of a version that a reader holds.
+    held: HashSet<String>,
     /// The oldest version of the retention.
     oldest_kept: i64,
 }
@@ -106,17 +110,23 @@ impl Table {
         };
         let (pinned, let_go) = (names(&pins.kept), names(&pins.let_go));
         let _alone = self.cleaning.lock().await;
-        // Files first, then the log: a file that is committed in between is known by then.
+        // Files first, then the log: a file that is committed in between is known by then. The leases after the time was taken.
         let files = self.data_files().await?;
+        let held = self.held_versions(now_ms).await?;
         self.refresh().await?;
         let cutoff_ms = now_ms.saturating_sub(options.file_retention_ms);
         let longest_read_ms = pins.longest_read_ms.unwrap_or(options.file_retention_ms);
-        let census = self.census(cutoff_ms, now_ms.saturating_sub(longest_read_ms)).await?;
+        let read_cutoff_ms = now_ms.saturating_sub(longest_read_ms);
+        let census = self.census(cutoff_ms, read_cutoff_ms, &held).await?;
         let (mut doomed, mut report) = (Vec::new(), VacuumReport::default());
         report.oldest_version = census.oldest_kept;
         for meta in files {
             let path = meta.location.as_ref();
             if census.kept.contains(path) || pinned.contains(path) {
+                continue;
+            }
+            if census.held.contains(path) {
+                report.held.push(path.to_owned());
                 continue;
             }
             let is_known = census.known.contains(path) || let_go.contains(path);
@@ -261,12 +271,24 @@ impl Table {
 
     /// Reads all versions that can be read, and tells which files they have. Those are kept that a version has which was the newest
     /// after `cutoff_ms`; if nobody may begin with the version any more, after `read_cutoff_ms`.
-    async fn census(&self, cutoff_ms: i64, read_cutoff_ms: i64) -> Result<Census> {
+    async fn census(
+        &self,
+        cutoff_ms: i64,
+        read_cutoff_ms: i64,
+        held: &BTreeMap<i64, String>,
+    ) -> Result<Census> {
         let newest = self.state().version;
         let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
         let mut state = self.oldest_state(newest).await?;
         let mut known: HashSet<String> = files_of(&state).collect();
         let mut kept: Option<Census> = None;
+        let mut of_held: HashSet<String> = HashSet::new();
+        let mut note_held = |state: &TableState| {
+            if held.contains_key(&state.version) {
+                of_held.extend(files_of(state));
+            }
+        };
+        note_held(&state);
         let mut commits = self.commits(state.version + 1, newest);
         while let Some((version, actions)) = commits.try_next().await? {
             let next = state.apply(version, &actions).map_err(|e| self.placed(e))?;
@@ -281,10 +303,11 @@ impl Table {
                 // The version before was the newest one when the retention began.
                 kept.get_or_insert_with(|| Census::of(&state)).kept.extend(added);
             }
+            note_held(&next);
             state = next;
         }
         let census = kept.unwrap_or_else(|| Census::of(&state));
-        Ok(Census { known, ..census })
+        Ok(Census { known, held: of_held, ..census })
     }
 
     /// Notes in the log that versions before this one lose files; nothing when that is known.
@@ -306,6 +329,7 @@ impl Census {
         Self {
             kept: files_of(state).collect(),
             known: HashSet::new(),
+            held: HashSet::new(),
             oldest_kept: state.version.max(0),
         }
     }

@@ -414,6 +414,9 @@ async fn vacuum_step(
     let options = |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
     let log = snapshot.log();
     let of_log = log.table().vacuum(&options(settings.file_retention_ms)).await?;
+    if !dry_run {
+        log.leases().remove_over(log.clock().now_ms()).await?;
+    }
     let state = snapshot.state();
     let Some((table, _)) = state.table() else { return Ok((of_log, None)) };
     // The time first: a savepoint that is made from now on is of a version that this vacuum keeps.

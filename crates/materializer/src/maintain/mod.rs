@@ -16,5 +16,7 @@ pub use job::{
     ArchiveTotals, Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome,
     StepReport, maintain,
 };
-pub use retention::{Kept, KeptBy, Readable, RetentionReport, SavepointCost, explain_retention};
+pub use retention::{
+    Kept, KeptBy, LeaseCost, Readable, RetentionReport, SavepointCost, explain_retention,
+};
 pub use stop::StopSignal;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use alluvium_log::{
-    Archived, DT, Error, Expired, MaintenanceSettings, Pins, Result, Table, TableState,
-    VacuumOptions, VacuumReport,
+    Archived, DT, Error, Expired, MaintenanceSettings, Pins, ReaderLease, Result, Table,
+    TableState, VacuumOptions, VacuumReport,
 };
 use serde::Serialize;
 
@@ -27,6 +27,8 @@ pub struct RetentionReport {
     pub kept: Vec<Kept>,
     /// The savepoints, the oldest commit first.
     pub savepoints: Vec<SavepointCost>,
+    /// The leases of readers that count, those of the oldest reads first.
+    pub leases: Vec<LeaseCost>,
     /// The days that the next run would move to the archive, or why none.
     pub next_archive: ArchiveReport,
     /// The days that the next run would drop from the log, or why none.
@@ -72,6 +74,8 @@ pub enum KeptBy {
     SnapshotWindow,
     /// They are of earlier snapshots that savepoints keep.
     Savepoints,
+    /// They are of earlier versions of either table that readers hold.
+    Leases,
     /// No commit refers to them yet: `orphan_grace`.
     OrphanGrace,
     /// Nothing: the next vacuum takes them.
@@ -108,6 +112,31 @@ pub struct SavepointCost {
     pub own_bytes: u64,
 }
 
+/// What the reads of a process hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeaseCost {
+    /// How the process is called.
+    pub holder: String,
+    /// When the oldest of the reads began, in milliseconds since 1970.
+    pub since_ms: i64,
+    /// When the lease ends unless it is renewed, in milliseconds since 1970.
+    pub until_ms: i64,
+    /// The versions of the log's table.
+    pub log_versions: BTreeSet<i64>,
+    /// The same of the snapshot's table.
+    pub snapshot_versions: BTreeSet<i64>,
+    /// The same of the archive's table.
+    pub archive_versions: BTreeSet<i64>,
+}
+
+impl From<ReaderLease> for LeaseCost {
+    fn from(lease: ReaderLease) -> Self {
+        let ReaderLease { holder, since_ms, until_ms, log_versions, .. } = lease;
+        let ReaderLease { snapshot_versions, archive_versions, .. } = lease;
+        Self { holder, since_ms, until_ms, log_versions, snapshot_versions, archive_versions }
+    }
+}
+
 /// Files by the reason that keeps them.
 #[derive(Default)]
 struct Ledger(BTreeMap<KeptBy, Kept>);
@@ -140,6 +169,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let current = snapshot.refresh().await?;
     let settings = log.maintenance_settings()?;
     let savepoints = snapshot.savepoints().await?;
+    let leases = log.leases().alive(log.clock().now_ms()).await?;
     let next_archive = archive(snapshot, true).await?;
     let next_expire = expire(snapshot, true, true).await?;
     let orphan_grace_ms = settings.orphan_grace_ms;
@@ -149,9 +179,11 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let cleaned = log.table().clean_up(settings.commit_retention_ms, true).await?;
     let mut ledger = Ledger::default();
     let past = past_retention(&log_state, &settings, log.clock().now_ms());
+    let held: HashSet<&str> = of_log.held.iter().map(String::as_str).collect();
     let by_path = |path: &str, is_part: bool| match (is_part, past.contains(path)) {
         (true, true) => KeptBy::LogPastRetention,
         (true, false) => KeptBy::Log,
+        (false, _) if held.contains(path) => KeptBy::Leases,
         (false, _) => KeptBy::LogFileRetention,
     };
     note_files(&mut ledger, log.table(), &log_state, &of_log, by_path).await?;
@@ -182,19 +214,17 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         let options = vacuum(settings.snapshot_retention_ms());
         let of_snapshot = table.vacuum_beside(&options, now_ms, &pins).await?;
         // What no version of the retention has is kept by savepoints alone. The commits of older ones may be gone.
-        let unpinned = table
-            .vacuum_beside(
-                &options,
-                now_ms,
-                &Pins { longest_read_ms: pins.longest_read_ms, ..Pins::default() },
-            )
-            .await?;
-        let unkept = unpinned.paths.iter().chain(&unpinned.kept_orphans).map(String::as_str);
+        let unpinned_by = Pins { longest_read_ms: pins.longest_read_ms, ..Pins::default() };
+        let unpinned = table.vacuum_beside(&options, now_ms, &unpinned_by).await?;
+        let unkept = unpinned.paths.iter().chain(&unpinned.kept_orphans).chain(&unpinned.held);
+        let unkept = unkept.map(String::as_str);
         let alone: HashSet<&str> = unkept.filter(|&path| pins.kept.contains(path)).collect();
         own_bytes = bytes_of_their_own(&savepoints, &alone);
+        let held: HashSet<&str> = of_snapshot.held.iter().map(String::as_str).collect();
         let by_path = |path: &str, is_part: bool| match (is_part, alone.contains(path)) {
             (true, _) => KeptBy::Snapshot,
             (false, true) => KeptBy::Savepoints,
+            (false, false) if held.contains(path) => KeptBy::Leases,
             (false, false) => KeptBy::SnapshotWindow,
         };
         note_files(&mut ledger, table, state, &of_snapshot, by_path).await?;
@@ -219,6 +249,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
             .iter()
             .map(|savepoint| cost(savepoint, own_bytes.get(&savepoint.name).copied()))
             .collect(),
+        leases: leases.into_iter().map(LeaseCost::from).collect(),
         next_archive,
         next_expire,
         next_commits: commits.iter().map(|report| report.commits_removed).sum(),

@@ -405,7 +405,7 @@ impl Snapshot {
     }
 
     /// What savepoints keep in the snapshot's table, and what those kept that were released more than `file_retention_ms` before
-    /// `now_ms`; also where the records of the latter lie.
+    /// `now_ms` and that no reader holds; also where the records of the latter lie.
     pub(crate) async fn pins(
         &self,
         now_ms: i64,
@@ -413,9 +413,13 @@ impl Snapshot {
     ) -> Result<(Pins, Vec<Path>)> {
         let mut over = Vec::new();
         let mut pins = Pins { longest_read_ms: Some(file_retention_ms), ..Pins::default() };
+        let leases = self.inner.log.leases().alive(now_ms).await?;
+        let is_held =
+            |version| leases.iter().any(|lease| lease.snapshot_versions.contains(&version));
         for record in self.records().await? {
             let released = record.savepoint.released_ms;
-            let is_over = released.is_some_and(|at| at.saturating_add(file_retention_ms) < now_ms);
+            let is_over = released.is_some_and(|at| at.saturating_add(file_retention_ms) < now_ms)
+                && !is_held(record.savepoint.snapshot_version);
             let paths = record.savepoint.paths().map(|(path, _)| path.to_owned());
             if is_over {
                 pins.let_go.extend(paths);

@@ -27,7 +27,7 @@ pub(super) const LOGS: &str = "log";
 /// The schema whose tables are the snapshots.
 pub(super) const SNAPSHOTS: &str = "snapshot";
 
-/// The states that a statement may name. Each is pinned when it is first named, and stays so.
+/// The states that a statement may name. Each is pinned when it is first named, stays so, and is held as long as this.
 #[derive(Debug)]
 pub(super) struct Pins {
     states: BTreeMap<String, Pin>,
@@ -58,7 +58,7 @@ impl Pins {
 
     async fn basis(&self, name: &str) -> Result<Option<(Reader, Basis)>> {
         let Some(pin) = self.states.get(name) else { return Ok(None) };
-        let basis = pin.basis.get_or_try_init(|| pin.reader.basis()).await?;
+        let basis = pin.basis.get_or_try_init(|| pin.reader.hold()).await?;
         Ok(Some((pin.reader.clone(), basis.clone())))
     }
 

@@ -9,7 +9,9 @@ use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use futures::StreamExt;
 
 use super::catalog::{CATALOG, Pins, STATES, StateCatalog};
 use super::errors::{planning_error, sql_error};
@@ -90,12 +92,19 @@ impl SqlSession {
             .with_allow_statements(false);
         only_reads.verify_plan(&plan).map_err(sql_error)?;
         let frame = context.execute_logical_plan(plan).await.map_err(sql_error)?;
-        frame.execute_stream().await.map_err(sql_error)
+        let rows = frame.execute_stream().await.map_err(sql_error)?;
+        // What the statement reads is held until its rows have come, whatever of its plan is left by then.
+        let schema = rows.schema();
+        let held = rows.map(move |batch| {
+            let _ = &pins;
+            batch
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, held)))
     }
 
     /// A DataFusion context with every state pinned now, for its other interfaces (data frames, plans).
     ///
-    /// It goes on answering as of the basis of this moment. Arguments of table functions come by position there, and
+    /// It goes on answering as of the basis of this moment, and holds it: give it up when it is not needed any more. Arguments of table functions come by position there, and
     /// nothing keeps its user from registering tables of their own, or writing files by COPY.
     pub async fn context(&self) -> Result<SessionContext> {
         let pins = Pins::new(&self.readers);
