@@ -4,6 +4,7 @@
 //! * [`cases`]: failures that real people had, one test per id.
 //! * [`tables`]: what another Delta engine sees.
 //! * [`fuzz`]: any bytes where others write.
+//! * [`planted`]: bugs that the tests have to find.
 //! * [`git_history`]: the project's own history, with git as the oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -11,6 +12,7 @@ mod cases;
 mod fuzz;
 mod git_history;
 mod model;
+mod planted;
 mod simulation;
 mod support;
 mod tables;

@@ -242,6 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_are_not_those_of_their_sums_are_refused() {
+        let bytes: Vec<u8> = (0..40_000_u32).map(|at| ((at * at) >> 7) as u8).collect();
+        let (count, _) = blocks_entry([bytes.as_slice()].into_iter()).unwrap();
+        let text = file_check([bytes.as_slice()].into_iter(), count);
+        let (start, sum) = text.split_once(':').unwrap();
+        let start = start.parse().unwrap();
+        let check = FileCheck { start, sum: u64::from_str_radix(sum, 16).unwrap() };
+        let blocks = BlockSums { sums: bytes.chunks(BLOCK_BYTES).map(block_sum).collect() };
+        let end = usize::try_from(start).unwrap();
+        assert_eq!((count, end), (2, 2 * BLOCK_BYTES));
+        assert!(check.verify(&bytes[end..]).is_ok() && blocks.verify(0, &bytes).is_ok());
+        for at in (0..bytes.len()).step_by(611) {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            assert!(blocks.verify(0, &flipped).is_err(), "{at}");
+            assert_eq!(check.verify(&flipped[end..]).is_err(), at >= end, "{at}");
+        }
+        assert!(blocks.verify(0, &[bytes.as_slice(), &[0]].concat()).is_err());
+        assert!(blocks.verify(BLOCK_BYTES as u64, &bytes[..BLOCK_BYTES]).is_err());
+    }
+
+    #[test]
     fn the_note_beside_a_checkpoint_tells_it_from_others_and_nothing_when_it_is_damaged() {
         let checkpoint = Bytes::from_static(b"PAR1 .. PAR1");
         let note = checkpoint_note(9, &checkpoint);

@@ -302,6 +302,15 @@ async fn emb_09_a_warm_state_is_read_without_files_and_a_delete_before_it_still_
     epoch.commit().await.unwrap();
     assert_eq!((n_of(&warm, "later").await, n_of(&warm, "new").await), (None, Some(2)));
     assert_eq!(n_of(&state, "later").await, None);
+    // The same where the two happened at one moment, and another process tells of the later arrival.
+    // In whole milliseconds, as statistics are.
+    let moment = (tomorrow / 1_000 + 1) * 1_000;
+    state.append(&[Change::delete("equal").at(moment).version(10)]).await.unwrap();
+    let warm = counts(&home.open().await).await;
+    assert!(warm.warm().await.unwrap());
+    let loses = Change::upsert("equal", Count { n: 3 }).at(moment).version(5);
+    state.append(&[loses]).await.unwrap();
+    assert_eq!(n_of(&warm, "equal").await, None);
     let tiny = StoreSettings { row_cache_bytes: 3_000, ..settings() };
     let small = counts(&home.open_with(tiny).await).await;
     assert!(!small.warm().await.unwrap());

@@ -330,3 +330,34 @@ async fn a_reader_writes_nothing_and_a_failed_materialization_changes_nothing() 
     reader.materialize(false).await.unwrap();
     assert_sound(&state).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_materialization_killed_at_any_call_leaves_the_snapshot_as_before_or_as_after() {
+    let (built, store) = faulty().await;
+    let state = by_version(&store, "s").await;
+    state.append(&n_batch(&[("a", 1, Some(1)), ("b", 1, Some(1))])).await.unwrap();
+    state.materialize(false).await.unwrap();
+    state.append(&n_batch(&[("a", 2, Some(2)), ("c", 2, Some(2))])).await.unwrap();
+    let mut found = [0, 0];
+    for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
+        let faults = built.forked();
+        let state = open_faulty(&faults).await.raw_state("s").await.unwrap();
+        faults.die_at(call, takes_place);
+        let outcome = state.materialize(false).await;
+        let died = faults.is_dead();
+        assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
+        let state = open_faulty(&faults.reborn()).await.raw_state("s").await.unwrap();
+        // What the snapshot holds is the fold of what it says that it folds, and nothing beyond.
+        let report = state.verify().await.unwrap();
+        assert!(report.is_sound(), "call {call}: {report:?}");
+        let folded = state.snapshot().refresh().await.unwrap().log_commit();
+        assert!([1, 2].contains(&folded), "call {call}: {folded}");
+        found[folded as usize - 1] += 1;
+        assert_eq!(n_of(&state, Point::at_commit(1), "a").await, Some(1), "call {call}");
+        assert_eq!(n_of(&state, Point::LATEST, "a").await, Some(2), "call {call}");
+        if !died {
+            break;
+        }
+    }
+    assert!(found[0] > 3 && found[1] > 0, "{found:?}");
+}
