@@ -6,7 +6,7 @@
 //!
 //! What is visible changes with the commit of the log alone, as in a move. A move that knows the log from before could bring a
 //! replaced file back into the archive's newest version, where nobody reads it: the last commit takes it out again, and from then on
-//! the archive refuses what begins with a state of the log before that ([`ERASE_APP_ID`]).
+//! the archive refuses what begins with a state of the log before that (`alluvium/erase`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
