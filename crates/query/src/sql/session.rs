@@ -4,12 +4,19 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use alluvium_log::{Error, Result};
+use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList};
+use datafusion::common::Result as DataFusionResult;
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::execution::{
+    SendableRecordBatchStream, SessionState, SessionStateBuilder, TaskContext,
+};
+use datafusion::physical_plan::stream::{
+    RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
+};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use futures::StreamExt;
 
@@ -22,6 +29,12 @@ use crate::reader::Reader;
 
 /// Consumers that an error about memory names.
 const NAMED_CONSUMERS: usize = 5;
+
+/// Batches that the parts of an answer may be ahead of whoever reads it, beside one of each. With these alone, as DataFusion gathers
+/// parts, one stands still whenever the reader waits for its turn behind another one, which is in the middle of a batch.
+const BATCHES_AHEAD: usize = 8;
+/// Batches that take more than this don't run ahead.
+const LARGE_BATCH_BYTES: usize = 1 << 20;
 
 /// SQL over a set of states. Cheap to clone; clones share memory limit and temporary files.
 ///
@@ -92,7 +105,9 @@ impl SqlSession {
             .with_allow_statements(false);
         only_reads.verify_plan(&plan).map_err(sql_error)?;
         let frame = context.execute_logical_plan(plan).await.map_err(sql_error)?;
-        let rows = frame.execute_stream().await.map_err(sql_error)?;
+        let work = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await.map_err(sql_error)?;
+        let rows = gathered(plan, work).map_err(sql_error)?;
         // What the statement reads is held until its rows have come, whatever of its plan is left by then.
         let schema = rows.schema();
         let held = rows.map(move |batch| {
@@ -126,4 +141,45 @@ impl SqlSession {
         }
         SessionContext::new_with_state(state)
     }
+}
+
+/// The rows of all parts of a plan, as they come.
+fn gathered(
+    plan: Arc<dyn ExecutionPlan>,
+    work: Arc<TaskContext>,
+) -> DataFusionResult<SendableRecordBatchStream> {
+    let parts = plan.output_partitioning().partition_count();
+    if parts < 2 {
+        return execute_stream(plan, work);
+    }
+    let mut rows = RecordBatchReceiverStreamBuilder::new(plan.schema(), parts + BATCHES_AHEAD);
+    for part in 0..parts {
+        let mut batches = plan.execute(part, work.clone())?;
+        let out = rows.tx();
+        rows.spawn(async move {
+            while let Some(batch) = batches.next().await {
+                let is_large =
+                    |batch: &RecordBatch| batch.get_array_memory_size() > LARGE_BATCH_BYTES;
+                let room = match &batch {
+                    Ok(batch) if is_large(batch) => BATCHES_AHEAD + 1,
+                    _ => 1,
+                };
+                let has_failed = batch.is_err();
+                match out.reserve_many(room).await {
+                    Ok(mut free) => {
+                        if let Some(place) = free.next() {
+                            place.send(batch);
+                        }
+                    }
+                    // Nobody reads on.
+                    Err(_) => break,
+                }
+                if has_failed {
+                    break;
+                }
+            }
+            Ok(())
+        });
+    }
+    Ok(rows.build())
 }
