@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alluvium_log::{
     DELETE, DataFile, Hold, KeyFilter, OP_TYPE, OrderBy, ReadHints, ReadSpec, Result, RowFilter,
-    STATE_KEY, Table, is_upsert_column,
+    STATE_KEY, Table, holds_only_upserts,
 };
 use alluvium_materializer::{
     BatchStream, SnapshotState, SortedInput, file_input, file_stream, file_stream_with, fold,
@@ -392,7 +392,7 @@ fn live_rows(winners: BatchStream, hold: Hold) -> BatchStream {
             let operations = batch.column_by_name(OP_TYPE).ok_or_else(|| {
                 alluvium_log::Error::internal(format!("no {OP_TYPE} beside {STATE_KEY}"))
             })?;
-            if is_upsert_column(operations.as_ref()) {
+            if holds_only_upserts(operations.as_ref()) {
                 return Ok(batch);
             }
             let live = neq(operations, &StringArray::new_scalar(DELETE))?;

@@ -53,7 +53,7 @@ use ranges::Metadata;
 pub(crate) use ranges::RangeReader;
 use shape::shape;
 pub use shape::unread_column;
-pub use upserts::{is_upsert_column, upsert_column};
+pub use upserts::{holds_only_upserts, is_upsert_column, upsert_column};
 use windows::read_in_windows;
 
 /// Batches of rows.
