@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, Error, FOLD_COLUMNS, Rank, Result, STATE_VALUE, fold_schema, is_upsert_column,
+    DELETE, Error, FOLD_COLUMNS, Rank, Result, STATE_VALUE, fold_schema, holds_only_upserts,
 };
 use arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use arrow::buffer::ScalarBuffer;
@@ -61,7 +61,7 @@ impl KeyedBatch {
             versions: column(1).as_primitive::<Int64Type>().values().clone(),
             event_times: column(2).as_primitive::<TimestampMicrosecondType>().values().clone(),
             op_types: column(OPERATION).as_string::<i32>().clone(),
-            only_upserts: is_upsert_column(column(OPERATION)),
+            only_upserts: holds_only_upserts(column(OPERATION)),
             commits: column(4).as_primitive::<Int64Type>().values().clone(),
             append_seqs: column(5).as_primitive::<Int32Type>().values().clone(),
             is_beaten: false,

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use alluvium_log::is_upsert_column;
 use arrow::array::{
     Array, ArrayData, AsArray, GenericByteArray, GenericListArray, OffsetSizeTrait,
 };
@@ -167,7 +168,9 @@ pub(super) struct Footprint {
 impl Footprint {
     pub(super) fn add(&mut self, batch: &RecordBatch) {
         self.bytes += size_of::<RecordBatch>();
-        for column in batch.columns() {
+        // The column of UPSERTs that all batches share is there anyway, and much larger than a small batch.
+        let own = batch.columns().iter().filter(|column| !is_upsert_column(column.as_ref()));
+        for column in own {
             self.add_data(&column.to_data());
         }
     }
