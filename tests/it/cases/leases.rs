@@ -381,18 +381,14 @@ async fn lea_06_a_reader_frozen_at_any_call_knows_whether_it_holds_what_it_reads
             _ = reached => None,
             status = &mut secured => Some(status.unwrap()),
         };
-        if at_once.is_some() && frozen_hours > 0 {
+        if let Some(status) = at_once {
+            assert!(call > 2 && matches!(status, HoldStatus::Leased { .. }), "{call}: {status:?}");
             break;
         }
         other.maintain(&MaintainStep::ALL, false).await.unwrap();
         hours(&other, &clock, 5..5 + frozen_hours).await;
-        let status = match at_once {
-            Some(status) => status,
-            None => {
-                go_on.send(()).unwrap();
-                secured.await.unwrap()
-            }
-        };
+        go_on.send(()).unwrap();
+        let status = secured.await.unwrap();
         // Reads that find a file gone are refused, whatever is thought of the lease.
         match (told(&reads, &basis).await, &status) {
             (Ok(rows), _) => assert_eq!(rows, expected, "call {call}"),
