@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Pages of Parquet are good for scans and for storage: to have one row of one, all of its rows are decoded, column by column. That is
-//! done once, and what a lookup needs of a page later are two small reads. The files have no name, so that nothing is left of
+//! done once or twice, and what a lookup needs of a page later are two small reads. The files have no name, so that nothing is left of
 //! them when the process ends, and whatever goes wrong with them is only that a page is decoded again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ use crate::storage::{read_in_memory, write_at};
 pub const DEFAULT_PAGE_SPILL_BYTES: u64 = 256 * 1024 * 1024;
 /// Temporary files at a time.
 const FILES: u64 = 4;
+/// So many pages are known to have left once, in some megabytes.
+const NOTED_PAGES: usize = 1 << 17;
 const SLOT_BYTES: usize = 8;
 /// Slots that are read at once; a key is seldom farther from its own.
 const READ_SLOTS: usize = 8;
@@ -77,6 +79,8 @@ pub(super) struct PageSpill {
     file_bytes: u64,
     shapes: RwLock<Vec<Arc<Shape>>>,
     places: RwLock<HashMap<PageId, Place>>,
+    /// Pages that had to leave memory once.
+    left_once: Mutex<HashSet<PageId>>,
     writer: Mutex<Writer>,
     /// Nothing is written any more: the disk is full or can't be written.
     has_failed: AtomicBool,
@@ -92,6 +96,7 @@ impl PageSpill {
             file_bytes: bytes / FILES,
             shapes: RwLock::default(),
             places: RwLock::default(),
+            left_once: Mutex::default(),
             writer: Mutex::default(),
             has_failed: AtomicBool::new(false),
             hits: AtomicU64::new(0),
@@ -118,8 +123,21 @@ impl PageSpill {
         Some(found)
     }
 
+    /// Writes the rows of a page that has to leave memory, if it is not for the first time: many are never asked for again.
+    pub(super) fn left(&self, id: PageId, rows: &RecordBatch) {
+        let mut once = self.left_once.lock();
+        if once.len() >= NOTED_PAGES {
+            once.clear();
+        }
+        let is_first = once.insert(id);
+        drop(once);
+        if !is_first {
+            self.keep(id, rows);
+        }
+    }
+
     /// Writes the rows of a page, unless they are written already.
-    pub(super) fn keep(&self, id: PageId, rows: &RecordBatch) {
+    fn keep(&self, id: PageId, rows: &RecordBatch) {
         if self.has_failed.load(Ordering::Relaxed) || self.places.read().contains_key(&id) {
             return;
         }

@@ -79,7 +79,7 @@ impl Lifecycle<PageId, Arc<RecordBatch>> for Evictions {
     // Here no lock of the cache is held any more.
     fn end_request(&self, left: Self::RequestState) {
         if let Some(spill) = &self.spill {
-            left.iter().for_each(|(id, rows)| spill.keep(*id, rows));
+            left.iter().for_each(|(id, rows)| spill.left(*id, rows));
         }
     }
 }

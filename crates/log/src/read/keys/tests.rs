@@ -169,11 +169,11 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
         rows.dedup_by(|a, b| a.0 == b.0);
         let file = write(&log, &format!("dt=2024-01-02/f-{seed}.parquet"), &rows, &mut rng).await;
         let footers = FooterCache::new(1 << 20);
-        let budget = *[0, 4_000, 1 << 20].choose(&mut rng).unwrap();
+        let budget = *[0, 2_500, 1 << 20].choose(&mut rng).unwrap();
         let spill_bytes = *[0, 40_000, 1 << 20].choose(&mut rng).unwrap();
         let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         let known_file = LookupFile::new(log.table(), &file);
-        for _ in 0..60 {
+        for _ in 0..150 {
             let key = key(&mut rng);
             let expected = rows.iter().find(|row| row.0 == key);
             match known_file.known_row(&key, &schema, &footers, &pages) {
