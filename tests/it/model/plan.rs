@@ -133,7 +133,7 @@ pub(crate) fn handle_settings(rng: &mut StdRng, kind: Kind) -> StoreSettings {
         tail_bytes: *[0, 20_000, 1 << 28].choose(rng).unwrap(),
         footer_cache_bytes: *[0, 1 << 20].choose(rng).unwrap(),
         page_cache_bytes: *[0, 30_000, 1 << 20].choose(rng).unwrap(),
-        page_spill_bytes: *[0, 60_000, 1 << 20].choose(rng).unwrap(),
+        page_spill_bytes: *[0, 200_000, 1 << 20].choose(rng).unwrap(),
         partitions: rng.random_range(1..=3),
         batch_rows: *[1, 3, 50, 8_192].choose(rng).unwrap(),
         layout: LayoutSettings {

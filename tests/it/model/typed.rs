@@ -45,7 +45,7 @@ fn some_settings(rng: &mut StdRng) -> StoreSettings {
         tidy_after_commits: *[0, 3, 12].choose(rng).unwrap(),
         tail_bytes: *[0, 3_000, 1 << 20].choose(rng).unwrap(),
         page_cache_bytes: *[0, 30_000, 1 << 20].choose(rng).unwrap(),
-        page_spill_bytes: *[0, 60_000, 1 << 20].choose(rng).unwrap(),
+        page_spill_bytes: *[0, 200_000, 1 << 20].choose(rng).unwrap(),
         ..settings()
     }
 }

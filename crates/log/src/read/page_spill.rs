@@ -10,7 +10,7 @@
 //! done once or twice, and what a lookup needs of a page later are two small reads. The files have no name, so that nothing is left of
 //! them when the process ends, and whatever goes wrong with them is only that a page is decoded again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ use crate::storage::{read_in_memory, write_at};
 pub const DEFAULT_PAGE_SPILL_BYTES: u64 = 256 * 1024 * 1024;
 /// Temporary files at a time.
 const FILES: u64 = 4;
+/// What a page takes of a file at least.
+const LEAST_BYTES: u64 = 4 * 1024;
 /// So many pages are known to have left once, in some megabytes.
 const NOTED_PAGES: usize = 1 << 17;
 const SLOT_BYTES: usize = 8;
@@ -59,12 +61,6 @@ struct Shape {
     rows: Option<RowConverter>,
 }
 
-#[derive(Debug, Default)]
-struct Writer {
-    /// From the oldest to the one that is written.
-    files: std::collections::VecDeque<Filled>,
-}
-
 #[derive(Debug)]
 struct Filled {
     file: Arc<File>,
@@ -81,7 +77,8 @@ pub(super) struct PageSpill {
     places: RwLock<HashMap<PageId, Place>>,
     /// Pages that had to leave memory once.
     left_once: Mutex<HashSet<PageId>>,
-    writer: Mutex<Writer>,
+    /// From the oldest to the one that is written.
+    files: Mutex<VecDeque<Filled>>,
     /// Nothing is written any more: the disk is full or can't be written.
     has_failed: AtomicBool,
     hits: AtomicU64,
@@ -97,7 +94,7 @@ impl PageSpill {
             shapes: RwLock::default(),
             places: RwLock::default(),
             left_once: Mutex::default(),
-            writer: Mutex::default(),
+            files: Mutex::default(),
             has_failed: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -143,7 +140,7 @@ impl PageSpill {
         }
         let shape = self.shape_of(rows.schema_ref());
         let Some((slots, image)) = image_of(&shape, rows) else { return };
-        if image.len() as u64 > self.file_bytes {
+        if (image.len() as u64).max(LEAST_BYTES) > self.file_bytes {
             return;
         }
         if let Err(error) = self.write(id, &shape, slots, &image) {
@@ -159,22 +156,22 @@ impl PageSpill {
         slots: usize,
         image: &[u8],
     ) -> std::io::Result<()> {
-        let length = image.len() as u64;
-        let mut writer = self.writer.lock();
-        let has_room =
-            writer.files.back().is_some_and(|last| last.bytes + length <= self.file_bytes);
+        // Small pages take as much as this too, which bounds how many places are kept in memory.
+        let length = (image.len() as u64).max(LEAST_BYTES);
+        let mut files = self.files.lock();
+        let has_room = files.back().is_some_and(|last| last.bytes + length <= self.file_bytes);
         if !has_room {
-            if writer.files.len() as u64 >= FILES
-                && let Some(oldest) = writer.files.pop_front()
+            if files.len() as u64 >= FILES
+                && let Some(oldest) = files.pop_front()
             {
                 self.bytes.fetch_sub(oldest.bytes, Ordering::Relaxed);
                 let mut places = self.places.write();
                 oldest.pages.iter().for_each(|page| drop(places.remove(page)));
             }
             let file = Arc::new(tempfile::tempfile_in(&self.folder)?);
-            writer.files.push_back(Filled { file, bytes: 0, pages: Vec::new() });
+            files.push_back(Filled { file, bytes: 0, pages: Vec::new() });
         }
-        let Some(last) = writer.files.back_mut() else { return Ok(()) };
+        let Some(last) = files.back_mut() else { return Ok(()) };
         write_at(&last.file, image, last.bytes)?;
         let place =
             Place { file: last.file.clone(), start: last.bytes, slots, shape: shape.clone() };

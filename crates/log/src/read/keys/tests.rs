@@ -122,7 +122,7 @@ async fn a_lookup_finds_the_rows_of_its_keys_whatever_the_pages_and_the_cache_ar
         let file = write(&log, &format!("dt=2024-01-01/f-{seed}.parquet"), &rows, &mut rng).await;
         let footers = FooterCache::new(1 << 20);
         let budget = *[0, 20_000, 1 << 20].choose(&mut rng).unwrap();
-        let spill_bytes = *[0, 40_000, 1 << 20].choose(&mut rng).unwrap();
+        let spill_bytes = *[0, 200_000, 1 << 20].choose(&mut rng).unwrap();
         let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         for _ in 0..12 {
             let wanted: Vec<String> =
@@ -170,7 +170,7 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
         let file = write(&log, &format!("dt=2024-01-02/f-{seed}.parquet"), &rows, &mut rng).await;
         let footers = FooterCache::new(1 << 20);
         let budget = *[0, 2_500, 1 << 20].choose(&mut rng).unwrap();
-        let spill_bytes = *[0, 40_000, 1 << 20].choose(&mut rng).unwrap();
+        let spill_bytes = *[0, 200_000, 1 << 20].choose(&mut rng).unwrap();
         let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         let known_file = LookupFile::new(log.table(), &file);
         for _ in 0..150 {
