@@ -137,6 +137,53 @@ async fn rec_05_a_missing_commit_is_named_and_nothing_goes_on_past_it() {
     assert_sound(&reopened).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hole_of_any_width_is_named_and_never_filled() {
+    let home = Home::new();
+    let state = with_commits(&home, 80).await;
+    state.log().table().checkpoint().await.unwrap();
+    let newest = 160;
+    for n in 81..=newest {
+        state.append(&n_batch(&[(&format!("k{n}"), n, Some(n))])).await.unwrap();
+    }
+    let log = home.table("s", "log").join("_delta_log");
+    let folder = std::fs::File::open(&log).unwrap();
+    // Where it is opened without a listing, this is what it is opened to.
+    let whole = home.open().await.raw_state("s").await.unwrap();
+    assert_eq!(live(&whole, Point::LATEST).await.len(), usize::try_from(newest).unwrap());
+    // The widest are beyond what an opening looks at.
+    for (first, width) in [(81, 1), (81, 79), (95, 64), (90, 65), (100, 3), (159, 1)] {
+        let gap: Vec<_> = (first..first + width).map(|n| home.commit_file("s", n)).collect();
+        let kept: Vec<_> = gap.iter().map(|path| std::fs::read(path).unwrap()).collect();
+        gap.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        let name = format!("{first:020}.json");
+        let torn = |error: alluvium::Error| {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{first} {width}: {error}");
+            assert!(error.to_string().contains(&name), "{first} {width}: {error}");
+        };
+        torn(home.open().await.raw_state("s").await.unwrap_err());
+        // A copy has the time of its folder from before.
+        folder.set_modified(std::time::UNIX_EPOCH).unwrap();
+        match home.open().await.raw_state("s").await {
+            Err(error) => torn(error),
+            Ok(_) if width < 65 => panic!("{first} {width}: opened in spite of a hole"),
+            Ok(state) => {
+                torn(state.append(&n_batch(&[("filled", 1, Some(1))])).await.unwrap_err());
+                torn(send(&state, "p", 1).await.unwrap_err());
+                torn(state.append(&n_batch(&[("filled", 1, Some(1))])).await.unwrap_err());
+            }
+        }
+        for (path, content) in gap.iter().zip(kept) {
+            assert!(!path.exists(), "{first} {width}: the hole was filled");
+            std::fs::write(path, content).unwrap();
+        }
+    }
+    // The folder tells that something came to it, and then its listing agrees with what was read.
+    let reopened = home.open().await.raw_state("s").await.unwrap();
+    assert_eq!(live(&reopened, Point::LATEST).await.len(), usize::try_from(newest).unwrap());
+    assert_sound(&reopened).await;
+}
+
 /// The data files below a table, in order.
 fn data_files(home: &Home, table: &str) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();

@@ -162,14 +162,16 @@ impl Lookup {
         }
         let fetched = self.fetch(table, group, &missing, whole).await?;
         let (lookup, is_short) = (self.clone(), missing.len() <= INLINE_PAGES);
-        if !cache.keeps(self.decoded_bytes(group, &missing)) {
-            let sweep = move || lookup.sweep(group, &missing, fetched);
-            found.extend(in_turn(is_short, sweep).await?);
-            return Ok(found);
-        }
-        let decode = move || Ok((lookup.decode_pages(group, &missing, &fetched)?, missing));
-        let (pages, missing) = in_turn(is_short, decode).await?;
-        for (page, rows) in missing.iter().zip(pages) {
+        let is_small = cache.keeps(self.decoded_bytes(group, &missing));
+        let is_kept = |page: &WantedPage| is_small && cache.admits(self.id_of(group, page.page));
+        let (kept, passing): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_kept);
+        let decode = move || {
+            let pages = lookup.decode_pages(group, &kept, &fetched)?;
+            Ok((pages, kept, lookup.sweep(group, &passing, fetched)?))
+        };
+        let (pages, kept, passed) = in_turn(is_short, decode).await?;
+        found.extend(passed);
+        for (page, rows) in kept.iter().zip(pages) {
             found.extend(self.select(&rows, &page.keys)?);
             cache.insert(self.id_of(group, page.page), rows);
         }
@@ -363,6 +365,9 @@ impl Lookup {
         pages: &[WantedPage],
         fetched: Fetched,
     ) -> Result<Vec<RecordBatch>> {
+        if pages.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut selectors = Vec::with_capacity(pages.len() * 2);
         let mut end = 0;
         for page in pages {

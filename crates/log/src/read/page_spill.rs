@@ -10,7 +10,7 @@
 //! done once or twice, and what a lookup needs of a page later are two small reads. The files have no name, so that nothing is left of
 //! them when the process ends, and whatever goes wrong with them is only that a page is decoded again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,8 +32,6 @@ pub const DEFAULT_PAGE_SPILL_BYTES: u64 = 256 * 1024 * 1024;
 const FILES: u64 = 4;
 /// What a page takes of a file at least.
 const LEAST_BYTES: u64 = 4 * 1024;
-/// So many pages are known to have left once, in some megabytes.
-const NOTED_PAGES: usize = 1 << 17;
 const SLOT_BYTES: usize = 8;
 /// Slots that are read at once; a key is seldom farther from its own.
 const READ_SLOTS: usize = 8;
@@ -75,8 +73,6 @@ pub(super) struct PageSpill {
     file_bytes: u64,
     shapes: RwLock<Vec<Arc<Shape>>>,
     places: RwLock<HashMap<PageId, Place>>,
-    /// Pages that had to leave memory once.
-    left_once: Mutex<HashSet<PageId>>,
     /// From the oldest to the one that is written.
     files: Mutex<VecDeque<Filled>>,
     /// Nothing is written any more: the disk is full or can't be written.
@@ -93,7 +89,6 @@ impl PageSpill {
             file_bytes: bytes / FILES,
             shapes: RwLock::default(),
             places: RwLock::default(),
-            left_once: Mutex::default(),
             files: Mutex::default(),
             has_failed: AtomicBool::new(false),
             hits: AtomicU64::new(0),
@@ -120,21 +115,8 @@ impl PageSpill {
         Some(found)
     }
 
-    /// Writes the rows of a page that has to leave memory, if it is not for the first time: many are never asked for again.
-    pub(super) fn left(&self, id: PageId, rows: &RecordBatch) {
-        let mut once = self.left_once.lock();
-        if once.len() >= NOTED_PAGES {
-            once.clear();
-        }
-        let is_first = once.insert(id);
-        drop(once);
-        if !is_first {
-            self.keep(id, rows);
-        }
-    }
-
     /// Writes the rows of a page, unless they are written already.
-    fn keep(&self, id: PageId, rows: &RecordBatch) {
+    pub(super) fn keep(&self, id: PageId, rows: &RecordBatch) {
         if self.has_failed.load(Ordering::Relaxed) || self.places.read().contains_key(&id) {
             return;
         }

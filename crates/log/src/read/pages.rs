@@ -3,13 +3,19 @@
 //! A page is known by its file's footer, row group and number. Files never change, and a footer that is read again counts as
 //! another one, so a page is never that of other rows. What a page is decoded to depends on the fields that a state has: a page
 //! of other columns than asked for is decoded anew.
+//!
+//! Under random lookups over much more than memory most pages are not asked for again before they have to leave. So once there is no
+//! room, a lookup takes its rows and leaves the others where they are, but for one in some of those whose pages were asked for
+//! before: what is asked for often comes in soon, and what keeping a page costs is shared by several lookups.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
@@ -25,6 +31,11 @@ const ENTRY_BYTES: u64 = 512;
 const TYPICAL_BYTES: u64 = 64 * 1024;
 /// A lookup that reads more than such a share of the cache leaves nothing in it: it would only drive out what others look at.
 const SHARE_OF_A_LOOKUP: u64 = 4;
+/// So many pages are known to have been asked for, in some megabytes; then it begins anew.
+const NOTED_PAGES: usize = 1 << 17;
+/// Without room, one in so many lookups of pages that were asked for before keeps its page: to decode all of it, to make room, and to
+/// spill what leaves take some times as long as to take one row.
+const KEEP_EVERY: u64 = 8;
 /// Hits and misses between two publications of the metrics.
 const PUBLISH_EVERY: u64 = 1_024;
 
@@ -55,10 +66,26 @@ fn bytes_of(rows: &RecordBatch) -> u64 {
     own.map(|column| column.get_array_memory_size() as u64).sum()
 }
 
+/// Pages that were looked up when there was no room for them, or had to leave: when one of them has to leave, it pays to spill it.
+#[derive(Debug, Default)]
+struct Noted(Mutex<HashSet<PageId>>);
+
+impl Noted {
+    /// Whether a page was noted before; it is from here on.
+    fn note(&self, id: PageId) -> bool {
+        let mut noted = self.0.lock();
+        if noted.len() >= NOTED_PAGES {
+            noted.clear();
+        }
+        !noted.insert(id)
+    }
+}
+
 /// Counts what leaves for want of room, and spills it.
 #[derive(Debug, Clone, Default)]
 struct Evictions {
     count: Arc<AtomicU64>,
+    noted: Arc<Noted>,
     spill: Option<Arc<PageSpill>>,
 }
 
@@ -78,8 +105,11 @@ impl Lifecycle<PageId, Arc<RecordBatch>> for Evictions {
 
     // Here no lock of the cache is held any more.
     fn end_request(&self, left: Self::RequestState) {
-        if let Some(spill) = &self.spill {
-            left.iter().for_each(|(id, rows)| spill.left(*id, rows));
+        let Some(spill) = &self.spill else { return };
+        for (id, rows) in left {
+            if self.noted.note(id) {
+                spill.keep(id, &rows);
+            }
         }
     }
 }
@@ -110,6 +140,8 @@ pub struct PageCache {
     budget_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Lookups of pages that were asked for before and are not here.
+    asked_again: AtomicU64,
     evictions: Evictions,
 }
 
@@ -136,13 +168,21 @@ impl PageCache {
             budget_bytes,
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            asked_again: AtomicU64::new(0),
             evictions,
         })
     }
 
-    /// Whether a lookup that decodes so many bytes leaves its pages here.
+    /// Whether a lookup that decodes so many bytes may leave pages here.
     pub(super) fn keeps(&self, bytes: u64) -> bool {
         bytes <= self.budget_bytes / SHARE_OF_A_LOOKUP
+    }
+
+    /// Whether a page that is not here is to be kept: as long as there is room each is, then some of those that are asked for again.
+    pub(super) fn admits(&self, id: PageId) -> bool {
+        let is_full = self.evictions.count.load(Ordering::Relaxed) > 0;
+        let is_turn = || self.asked_again.fetch_add(1, Ordering::Relaxed) % KEEP_EVERY == 0;
+        !is_full || (self.evictions.noted.note(id) && is_turn())
     }
 
     /// A page, if it is there with these columns.
@@ -208,5 +248,36 @@ impl PageCache {
         metrics::gauge!(names::PAGE_CACHE_BYTES).set(bytes as f64);
         metrics::counter!(names::PAGE_SPILL_HITS).absolute(stats.spill_hits);
         metrics::gauge!(names::PAGE_SPILL_BYTES).set(stats.spill_bytes as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    #[test]
+    fn without_room_one_in_some_of_the_pages_that_are_asked_for_again_comes_in() {
+        let cache = PageCache::new(100_000);
+        let id = |page| PageId { footer: 1, group: 0, page };
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+        let rows = RecordBatch::try_from_iter([("n", column)]).unwrap();
+        let fits = (0..100).take_while(|page| {
+            let is_admitted = cache.admits(id(*page));
+            cache.insert(id(*page), rows.clone());
+            is_admitted
+        });
+        let fits = fits.count();
+        assert!((5..=12).contains(&fits), "{fits} pages of 8,000 bytes");
+        for page in 1_000..2_000 {
+            assert!(!cache.admits(id(page)), "{page}");
+        }
+        let again = (1_000..2_000).filter(|page| cache.admits(id(*page))).count();
+        assert_eq!(again as u64, 1_000 / KEEP_EVERY);
+        // What is asked for over and over is in soon.
+        assert!((0..KEEP_EVERY).any(|_| cache.admits(id(1_000))));
     }
 }

@@ -111,6 +111,33 @@ impl FolderProbe {
         Ok(Some(format!("{:x}-{nanoseconds:x}-{:x}", number_of(&about), about.len())))
     }
 
+    /// Whether nothing has come to the path's folder or gone from it since one of some files there got its name, or was last
+    /// written. Names that are not there don't count; a folder whose own time was set back, as copies have it, is told the same.
+    #[cfg(unix)]
+    pub(crate) fn is_settled_since(&self, names: &[&str]) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let folder = self.path.metadata()?;
+        for name in names {
+            match self.path.join(name).metadata() {
+                Ok(file)
+                    if (file.ctime(), file.ctime_nsec())
+                        >= (folder.mtime(), folder.mtime_nsec()) =>
+                {
+                    return Ok(true);
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// Elsewhere folders don't tell.
+    #[cfg(not(unix))]
+    pub(crate) fn is_settled_since(&self, _: &[&str]) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Tells the names of the files of the path's folder, in no order.
     ///
     /// They are taken from where the kernel puts them: there are ten thousands of them, which nobody keeps.
@@ -233,6 +260,29 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         probe.renew().unwrap();
         assert_eq!(probe.holds("1.json").unwrap(), Some(false));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_folder_is_settled_until_something_comes_or_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let probe = FolderProbe::at(root.path().to_owned());
+        let path = |name: &str| root.path().join(name);
+        let is_settled = |name: &str| probe.is_settled_since(&["none", name]).unwrap();
+        // Times of files are coarse.
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(30));
+        std::fs::write(path("early"), "").unwrap();
+        wait();
+        std::fs::write(path("temporary"), "").unwrap();
+        std::fs::hard_link(path("temporary"), path("late")).unwrap();
+        std::fs::remove_file(path("temporary")).unwrap();
+        assert!(is_settled("late") && !is_settled("early") && !is_settled("none"));
+        wait();
+        std::fs::remove_file(path("early")).unwrap();
+        assert!(!is_settled("late"));
+        wait();
+        std::fs::write(path("new"), "").unwrap();
+        assert!(is_settled("new") && !is_settled("late"));
     }
 
     #[test]

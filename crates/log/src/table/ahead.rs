@@ -1,9 +1,12 @@
-//! What is read of a table in a folder of this machine while the folder is listed: the checkpoint that the hint beside it names,
-//! most often the newest one, and the commits after it, until one is missing.
+//! Opening a table in a folder of this machine without listing its log: the checkpoint that the hint names, most often the newest
+//! one, and the commits after it, until one is missing.
 //!
-//! The names of a log with many commits take the kernel longest, and tell in the end what was clear from the beginning, unless
-//! something is wrong: a commit is missing between others, a newer checkpoint is not hinted at. So nothing of what is read here
-//! counts before the listing has agreed; and what can't be read here is left to whom the listing leads.
+//! The names of a log take the kernel the longer the more commits are kept, and tell in the end what was clear from the beginning,
+//! unless something is wrong: a commit is missing between others, a newer checkpoint is not hinted at. So the newest version that is
+//! found is taken as such only where that is plain ([`Table::is_plainly_newest`]); otherwise the log is listed, and nothing of what
+//! was read counts before the listing has agreed. What can't be read here is left to whom the listing leads.
+
+use std::sync::atomic::Ordering;
 
 use super::Table;
 use super::delta;
@@ -42,5 +45,22 @@ impl Table {
             state = next;
         }
         (state.version >= 0).then_some(Ahead { origin, state })
+    }
+
+    /// What was read ahead, as the newest version, where that is plain.
+    pub(super) fn plainly_newest(&self, ahead: &Ahead) -> Option<TableState> {
+        let checkpoint = match ahead.origin {
+            Origin::First => 0,
+            Origin::Checkpoint(version) => version,
+        };
+        let note = delta::note_name(checkpoint);
+        let is_newest = !ahead.state.has_unknown_commits()
+            && self.is_plainly_newest(ahead.state.version, &["_last_checkpoint", &note]);
+        if !is_newest {
+            return None;
+        }
+        self.checkpointed.store(checkpoint, Ordering::Relaxed);
+        self.is_listed.store(false, Ordering::Relaxed);
+        Some(ahead.state.clone())
     }
 }

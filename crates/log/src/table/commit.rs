@@ -35,6 +35,7 @@ impl Table {
             guard.prove().await.map_err(|error| self.placed(error.into()))?;
         }
         self.verify_identity().await?;
+        self.look_beyond().await?;
         let id = format!("{:032x}", crate::random::random::<u128>());
         let mut note = note;
         note.insert("id".to_owned(), serde_json::Value::String(id.clone()));

@@ -341,7 +341,7 @@ fn checkpoint_name(version: i64) -> String {
 }
 
 /// The file that tells the checksum of a checkpoint.
-fn note_name(version: i64) -> String {
+pub(super) fn note_name(version: i64) -> String {
     format!("{version:020}.alluvium.json")
 }
 

@@ -1,6 +1,7 @@
 //! Holes in a log: a commit that is gone while later ones are there. Nothing goes on past one, and nothing fills it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::Table;
 use crate::error::{Error, Result};
@@ -33,6 +34,24 @@ impl Table {
             }
             _ => Err(self.missing_commit(version)),
         }
+    }
+
+    /// Makes sure, once for a handle that was opened without a listing, that no commits lie beyond a hole that is wider than such an
+    /// opening looks: their numbers must not be given away again.
+    pub(super) async fn look_beyond(&self) -> Result<()> {
+        if self.is_listed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let newest = self.list_versions().await?.newest().unwrap_or(-1);
+        if newest > self.state().version {
+            self.catch_up().await?;
+        }
+        let known = self.state().version;
+        if newest > known {
+            self.look_over_gap(known + 1).await?;
+        }
+        self.is_listed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The error about a commit that is gone.

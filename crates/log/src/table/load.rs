@@ -21,8 +21,12 @@ const MAX_LOADS: u32 = 4;
 impl Table {
     /// Loads the newest version; `None` when there is no table.
     pub(super) async fn load(&self) -> Result<Option<TableState>> {
-        let (listing, mut ahead) = futures::join!(self.list_versions(), self.read_ahead());
-        let mut listing = listing?;
+        let mut ahead = self.read_ahead().await;
+        if let Some(state) = ahead.as_ref().and_then(|ahead| self.plainly_newest(ahead)) {
+            self.note_transactions(&state);
+            return Ok(Some(state));
+        }
+        let mut listing = self.list_versions().await?;
         for _ in 1..MAX_LOADS {
             let error = match self.load_listed(&listing, ahead.take()).await {
                 Ok(state) => return Ok(state),
@@ -58,8 +62,13 @@ impl Table {
             Some(state) => state,
             None => self.load_from(&origins, newest).await?,
         };
-        self.transactions_complete.store(state.has_all_transactions(), Ordering::Relaxed);
+        self.is_listed.store(true, Ordering::Relaxed);
+        self.note_transactions(&state);
         Ok(Some(state))
+    }
+
+    fn note_transactions(&self, state: &TableState) {
+        self.transactions_complete.store(state.has_all_transactions(), Ordering::Relaxed);
     }
 
     /// The newest version from what was read ahead; `None` leaves it to the way that knows older checkpoints too, where what goes

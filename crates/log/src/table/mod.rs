@@ -85,6 +85,8 @@ pub struct Table {
     probe: Option<Arc<probe::CommitProbe>>,
     /// What must be made sure of before a commit.
     guard: Option<Arc<GuardedStore>>,
+    /// Whether the log was listed since the table was opened, or need not be.
+    is_listed: AtomicBool,
     transactions_complete: AtomicBool,
     /// Progress of applications that a checkpoint holds, read on demand.
     older_transactions: RwLock<HashMap<String, Option<i64>>>,
@@ -116,6 +118,7 @@ impl Table {
             check_identity: storage.is_local(),
             probe: storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new),
             guard: storage.guard(),
+            is_listed: AtomicBool::new(true),
             transactions_complete: AtomicBool::new(true),
             older_transactions: RwLock::new(HashMap::new()),
             checkpointed: AtomicI64::new(0),

@@ -16,6 +16,9 @@ use crate::storage::FolderProbe;
 /// row, is noticed within it.
 const IDENTITY_INTERVAL: Duration = Duration::from_millis(50);
 
+/// A hole of at most so many commits is looked over when a log is opened without being listed.
+const WIDEST_HOLE: i64 = 64;
+
 /// A probe of a table's log folder, and when the folder was last known to be the table's.
 #[derive(Debug)]
 pub(super) struct CommitProbe {
@@ -90,6 +93,20 @@ impl Table {
     /// The hint of the newest checkpoint, where it is in memory.
     pub(super) fn probe_hint(&self) -> Option<bytes::Bytes> {
         self.probe.as_ref()?.folder.cached("_last_checkpoint")
+    }
+
+    /// Whether a version is the newest one of the log, told without listing it: no commit is there where the next ones would be,
+    /// and since this one, or since what an opening reads beside it, nothing came to the log's folder or went from it.
+    /// False is no more than that this can't tell.
+    pub(super) fn is_plainly_newest(&self, version: i64, beside: &[&str]) -> bool {
+        let Some(probe) = &self.probe else { return false };
+        let Some(name) = commit_name(version) else { return false };
+        let Ok(name) = std::str::from_utf8(&name) else { return false };
+        let is_there = |version: i64| self.probe_commit(version);
+        let last = version.saturating_add(WIDEST_HOLE + 1);
+        (version + 1..=last).all(|next| is_there(next) == Some(false))
+            && is_there(version) == Some(true)
+            && probe.folder.is_settled_since(&[&[name], beside].concat()).unwrap_or(false)
     }
 
     /// What [`Table::look_at`] gives, where one system call can tell.
