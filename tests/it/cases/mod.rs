@@ -10,6 +10,7 @@ mod embedded;
 mod erase;
 mod ergonomics;
 mod expire;
+mod faulty_reads;
 mod foreign;
 mod input;
 mod leader;

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::delta::POINTER;
 use super::listing::{LogListing, Origin};
+use super::load::is_of_log;
 use super::state::TableState;
 use super::{FileAdd, Table, VACUUM_APP_ID, commit_path};
 use crate::checksum::{TAG_CHECK, check_text};
@@ -195,7 +196,11 @@ impl Table {
         state: &TableState,
     ) -> Result<Option<String>> {
         let origins = others(listing, version);
-        let Ok(other) = self.load_from(&origins, version).await else { return Ok(None) };
+        let other = match self.load_from(&origins, version).await {
+            Ok(other) => other,
+            Err(error) if is_of_log(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let files = |state: &TableState| -> BTreeMap<String, (u64, BTreeMap<String, String>)> {
             let of = |add: &FileAdd| (add.path.clone(), (add.size, add.tags.clone()));
             state.files().map(|file| of(&file.add)).collect()
