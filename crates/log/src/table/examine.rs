@@ -45,6 +45,8 @@ pub enum FileRole {
     Data,
     /// The record of a savepoint.
     Savepoint,
+    /// An archive as a whole, which is not what the log says.
+    Archive,
 }
 
 /// A file that is damaged or gone.
@@ -54,7 +56,7 @@ pub struct Damage {
     pub file: String,
     /// What it is.
     pub role: FileRole,
-    /// The version of a commit or of a checkpoint; of a data file the greatest commit of its rows.
+    /// The version of a commit or of a checkpoint; of a data file or an archive the greatest commit of its rows.
     pub version: Option<i64>,
     /// Whether the newest version of its table needs it.
     pub is_needed: bool,
@@ -77,6 +79,8 @@ pub struct Examination {
     pub bytes: u64,
     /// Files of other engines without a checksum: they were decoded, which finds most damage but not all.
     pub unchecked_files: u64,
+    /// Rows that were counted in files of an archive.
+    pub rows: u64,
     /// The versions of which there are commits, at least as far as the newest one.
     pub commits: Option<RangeInclusive<i64>>,
 }
@@ -89,7 +93,18 @@ impl Table {
         clock: Arc<dyn Clock>,
         app_ids: &[&str],
     ) -> Result<(Self, Examination)> {
-        let table = Self::new(storage, path, clock, app_ids);
+        Self::examine_as(storage, path, path.to_owned(), clock, app_ids).await
+    }
+
+    /// The same, the table named otherwise in messages.
+    pub(crate) async fn examine_as(
+        storage: &Storage,
+        path: &str,
+        label: String,
+        clock: Arc<dyn Clock>,
+        app_ids: &[&str],
+    ) -> Result<(Self, Examination)> {
+        let table = Self::new(storage, path, clock, app_ids).labelled(label);
         let listing = table.list_log().await?;
         let mut found = Examination::default();
         if let (Some(first), Some(newest)) = (listing.commits.first(), listing.newest()) {
@@ -283,6 +298,15 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// The rows that a data file has by its own footer.
+    pub(crate) async fn rows_stored(&self, add: &FileAdd) -> Result<u64> {
+        let (footer, _) = RangeReader::of(self, add)?.load_metadata().await?;
+        let rows = footer.metadata().file_metadata().num_rows();
+        u64::try_from(rows).map_err(|_| {
+            self.placed(Error::corrupt(format!("{} has {rows} rows by its footer", add.path)))
+        })
     }
 
     /// Reads a data file wholly, and checks it as well as it can be.
