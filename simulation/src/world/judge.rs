@@ -1,6 +1,6 @@
 //! What must come of an operation: whether its outcome, and what lies in the log after it, is what was promised.
 
-use alluvium::{Clock, EpochOutcome, ErrorKind};
+use alluvium::{Basis, Clock, EpochOutcome, ErrorKind};
 use alluvium_log::VACUUM_APP_ID;
 
 use super::{Before, World, shown, told};
@@ -82,32 +82,47 @@ impl World {
             }
             Done::Told(Err(error)) => unexcused(&error)?,
             Done::Told(Ok((basis, told))) => {
-                let Some(question) = intent.question() else { return Ok(()) };
-                let pinned = match &intent {
-                    Intent::ReadSaved(_, name) => Some(name.as_str()),
-                    _ => None,
-                };
-                checks::fresh(&basis, acknowledged)?;
-                self.look().await?;
-                match told {
-                    // A fault is told as one: it makes no refusal of an answer.
-                    Err(error) if had_faults && error.kind() != ErrorKind::PointUnavailable => {}
-                    Err(error)
-                        if error.is_of_missing_file()
-                            && self.meets_first_vacuum(begun_ms).await? => {}
-                    Err(error) => {
-                        let now = self.clock.now_micros();
-                        self.promises.hold_refusal(question, &error, pinned, now)?;
-                    }
-                    Ok(told) => {
-                        self.counts.answers += 1;
-                        checks::answer(&self.ledger, basis.commit(), question, &told)?;
-                        self.promises.hold_erased_in(&erased, &told)?;
-                    }
-                }
+                let before = Before { had_faults, acknowledged, begun_ms, erased };
+                self.judge_read(&intent, &basis, told, before).await?;
             }
         }
         Ok(())
+    }
+
+    /// The same of a read.
+    async fn judge_read(
+        &mut self,
+        intent: &Intent,
+        basis: &Basis,
+        told: alluvium::Result<Answer>,
+        before: Before,
+    ) -> Result<(), Broken> {
+        let Before { had_faults, acknowledged, erased, begun_ms } = before;
+        let Some(question) = intent.question() else { return Ok(()) };
+        let pinned = match intent {
+            Intent::ReadSaved(_, name) => Some(name.as_str()),
+            _ => None,
+        };
+        checks::fresh(basis, acknowledged)?;
+        self.look().await?;
+        match told {
+            // A fault is told as one: it makes no refusal of an answer.
+            Err(error) if had_faults && error.kind() != ErrorKind::PointUnavailable => Ok(()),
+            Err(error)
+                if error.is_of_missing_file() && self.meets_first_vacuum(begun_ms).await? =>
+            {
+                Ok(())
+            }
+            Err(error) => {
+                let now = self.clock.now_micros();
+                self.promises.hold_refusal(question, &error, pinned, now)
+            }
+            Ok(told) => {
+                self.counts.answers += 1;
+                checks::answer(&self.ledger, basis.commit(), question, &told)?;
+                self.promises.hold_erased_in(&erased, &told)
+            }
+        }
     }
 
     /// Whether the first vacuum of the snapshot's table came since a read began, or keys were erased at once. As long as there was no

@@ -233,3 +233,40 @@ async fn a_restore_leaves_out_keys_that_are_erased_before_it_or_meanwhile() {
         }
     }
 }
+
+/// A checkpoint is made of the one before, which an erase writes over; whoever reads it in parts may get some of either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_is_made_while_an_erase_writes_over_the_one_before_is_whole() {
+    let (built, clock) = (FaultyStore::new(), Arc::new(ManualClock::at(START)));
+    let state = create_in(&open(&built, &clock).await, alluvium::OrderBy::Version).await;
+    append_days(&state, &clock, 0..1).await;
+    state.materialize(false).await.unwrap();
+    state.log().table().checkpoint().await.unwrap();
+    append_days(&state, &clock, 1..2).await;
+    let erased = [KEY.to_owned(), long_key()];
+    let before = rest(&state, 6, &erased).await;
+    for call in 0.. {
+        let faulty = built.forked();
+        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
+        let eraser = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let (mut reached, let_go) = faulty.hold_call(call);
+        let table = state.log().table().clone();
+        let mut writing = tokio::spawn(async move { table.checkpoint().await });
+        let is_reached = tokio::select! {
+            _ = &mut reached => true,
+            outcome = &mut writing => { outcome.unwrap().unwrap(); false }
+        };
+        if !is_reached {
+            break;
+        }
+        eraser.erase(&erased, false).await.unwrap();
+        let_go.send(()).unwrap();
+        let outcome = writing.await.unwrap();
+        assert!(outcome.is_ok(), "call {call}: {outcome:?}");
+        let store = open(&faulty.reborn(), &clock).await;
+        let report = store.examine("s").await.unwrap();
+        assert!(report.is_sound(), "call {call}: {report:?}");
+        let after = store.raw_state("s").await.unwrap();
+        assert_eq!(rest(&after, 6, &erased).await, before, "call {call}");
+    }
+}
