@@ -29,6 +29,7 @@ mod restore;
 mod savepoints;
 mod schema;
 mod security;
+mod spans;
 mod statistics;
 mod time_travel;
 mod times;
