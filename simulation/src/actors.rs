@@ -4,8 +4,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use alluvium::{
-    Basis, Clock, EpochOutcome, Error, KeyFilter, Lookup, MaintainStep, ManualClock, Point,
-    RawState, Receipt, Result, Storage, Store, StoreSettings,
+    Basis, Clock, EpochOutcome, EraseReceipt, Error, HoldStatus, KeyFilter, Lookup, MaintainStep,
+    ManualClock, Point, RawState, Receipt, RestoreOptions, RestoreReport, Result, Savepoint,
+    Storage, Store, StoreSettings,
 };
 use alluvium_materializer::whole_value;
 use arrow::array::{AsArray, RecordBatch};
@@ -101,6 +102,50 @@ pub enum Intent {
     Optimize,
     /// Asks.
     Read(Question),
+    /// Asks for what a savepoint keeps.
+    ReadSaved(Question, String),
+    /// Keeps the newest state under a name.
+    Save(String),
+    /// Lets go of a savepoint.
+    Release(String),
+    /// Brings the state back to a point, under a name.
+    Restore(String, Point),
+    /// Takes all rows of a key out of the state.
+    Erase {
+        /// The key.
+        key: String,
+        /// Whether the files go at once.
+        now: bool,
+    },
+    /// Begins a long read: holds the newest basis.
+    Hold,
+    /// Renews the lease of what is held, as a task of the process does every minute.
+    Renew,
+    /// Asks what is held, perhaps much later.
+    ReadHeld(Question),
+}
+
+impl Intent {
+    /// What is asked, of those that ask the state as it is.
+    pub fn question(&self) -> Option<&Question> {
+        match self {
+            Self::Read(question) | Self::ReadSaved(question, _) => Some(question),
+            _ => None,
+        }
+    }
+}
+
+/// What a process has beside its state.
+#[derive(Debug, Clone)]
+pub struct Kit {
+    /// Its store.
+    pub store: Arc<SimStore>,
+    /// Its handle.
+    pub state: RawState,
+    /// What it holds.
+    pub held: Option<Basis>,
+    /// Whether hours may have passed since it last looked at the snapshot, which a real process looks at each second.
+    pub is_late: bool,
 }
 
 /// What came of it.
@@ -118,6 +163,18 @@ pub enum Done {
     Foreign(String),
     /// A reader was told; with the basis of it.
     Told(Result<(Basis, Result<Answer>)>),
+    /// A savepoint was made.
+    Saved(Result<Savepoint>),
+    /// A savepoint was let go of.
+    Released(Result<Savepoint>),
+    /// A restore ended.
+    Restored(Result<RestoreReport>),
+    /// An erase ended.
+    Erased(Result<EraseReceipt>),
+    /// A basis is held.
+    Held(Result<Basis>),
+    /// A long reader was told; with the basis of it, and whether that was held all the while.
+    ToldHeld(Box<Basis>, Result<Answer>, bool),
 }
 
 /// Opens a store as a process does that has just been started.
@@ -134,7 +191,11 @@ pub async fn open(
 }
 
 /// Does what a process has set out to do; opening is [`open`].
-pub async fn act(store: Arc<SimStore>, state: RawState, intent: Intent) -> Done {
+pub async fn act(kit: Kit, intent: Intent) -> Done {
+    let Kit { store, state, held, is_late } = kit;
+    if is_late && let Err(error) = state.snapshot().refresh().await {
+        return Done::Kept(Err(error));
+    }
     match intent {
         Intent::Open => Done::Kept(Ok(())),
         Intent::Append { rows, shape, .. } => {
@@ -146,8 +207,32 @@ pub async fn act(store: Arc<SimStore>, state: RawState, intent: Intent) -> Done 
         Intent::Materialize { rebuild } => Done::Kept(state.materialize(rebuild).await.map(drop)),
         Intent::Maintain(steps) => Done::Kept(state.maintain(&steps, false).await.map(drop)),
         Intent::Optimize => Done::Foreign(optimize(store).await),
-        Intent::Read(question) => Done::Told(ask(&state, question).await),
+        Intent::Read(question) | Intent::ReadSaved(question, _) => {
+            Done::Told(ask(&state, question).await)
+        }
+        Intent::Save(name) => Done::Saved(state.create_savepoint(&name, None).await),
+        Intent::Release(name) => Done::Released(state.release_savepoint(&name).await),
+        Intent::Restore(id, to) => {
+            let options = RestoreOptions { to, id: Some(id), ..RestoreOptions::default() };
+            Done::Restored(state.restore(&options).await)
+        }
+        Intent::Erase { key, now } => Done::Erased(state.erase(&[key], now).await),
+        Intent::Hold => Done::Held(state.reader().hold().await),
+        Intent::Renew => Done::Kept(state.log().keep_leases().await),
+        Intent::ReadHeld(question) => match held {
+            None => Done::Kept(Ok(())),
+            Some(basis) => {
+                let told = answer(&state, &basis, question).await;
+                Done::ToldHeld(Box::new(basis.clone()), told, is_held(&basis))
+            }
+        },
     }
+}
+
+/// Whether nothing of a basis can have been removed.
+fn is_held(basis: &Basis) -> bool {
+    let status = basis.hold().map(alluvium::Hold::status);
+    !matches!(status, None | Some(HoldStatus::Unheld { .. }))
 }
 
 async fn epoch(

@@ -4,7 +4,8 @@
 use alluvium::{Basis, Point};
 
 use crate::actors::{Answer, Question};
-use crate::ledger::{Ledger, Row};
+use crate::ledger::{Difference, Ledger, Row};
+use crate::promises::Promises;
 use crate::rows::{Change, Seen};
 
 /// What is known of one set of rows that somebody wanted to write.
@@ -60,10 +61,11 @@ pub fn writes(attempts: &[Attempt], newest: i64) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Takes the rows of new commits over into the ledger: each commit holds the rows of one attempt, which is in no other.
+/// Takes the rows of new commits over into the ledger: each commit holds the rows of one attempt, which is in no other, or is a restore.
 pub fn take_over(
     ledger: &mut Ledger,
     attempts: &mut [Attempt],
+    promises: &mut Promises,
     rows: &[Seen],
 ) -> Result<(), Broken> {
     let mut left = rows;
@@ -72,6 +74,11 @@ pub fn take_over(
         let count = left.iter().take_while(|row| row.commit == commit).count();
         let (of_commit, later) = left.split_at(count);
         left = later;
+        promises.hold_erased(of_commit)?;
+        if let Some(id) = of_commit.iter().find_map(restore_of) {
+            promises.take_over_restore(ledger, &id, commit, of_commit)?;
+            continue;
+        }
         let marks: Vec<usize> = of_commit.iter().filter_map(mark_of).collect();
         let [number] = marks.as_slice() else {
             return Err(format!("invariant 1: commit {commit} holds the attempts {marks:?}"));
@@ -86,7 +93,7 @@ pub fn take_over(
         }
         ledger.add(commit, &attempt.rows, attempt.epoch.clone());
         let expected = ledger.changes(commit - 1);
-        same_rows(&expected.iter().collect::<Vec<_>>(), of_commit)
+        same_rows(&expected.iter().collect::<Vec<_>>(), &without(ledger, of_commit))
             .map_err(|broken| format!("invariant 11: commit {commit}: {broken}"))?;
     }
     Ok(())
@@ -95,6 +102,16 @@ pub fn take_over(
 /// The row by which an attempt is known.
 pub fn mark(number: usize) -> String {
     format!("mark/{number:06}")
+}
+
+/// The name of the restore that brought a row.
+fn restore_of(row: &Seen) -> Option<String> {
+    row.app.as_deref()?.strip_prefix("restore/").map(str::to_owned)
+}
+
+/// Rows without those of keys whose erase has begun.
+fn without(ledger: &Ledger, rows: &[Seen]) -> Vec<Seen> {
+    rows.iter().filter(|row| !ledger.erased.contains(&row.key)).cloned().collect()
 }
 
 fn mark_of(row: &Seen) -> Option<usize> {
@@ -143,7 +160,7 @@ pub fn answer(
     let told = match (question, answer) {
         (Question::Get(keys, point), Answer::Winners(rows)) => {
             let winners = ledger.fold(at(*point));
-            let mut all = keys.iter().zip(rows);
+            let mut all = keys.iter().zip(rows).filter(|(key, _)| !ledger.erased.contains(*key));
             all.try_for_each(|(key, seen)| {
                 same_winner(ledger, winners.get(key.as_str()).copied(), seen)
             })
@@ -151,21 +168,24 @@ pub fn answer(
         (Question::Scan(point), Answer::Rows(rows)) => {
             let winners = ledger.fold(at(*point)).into_values();
             let live: Vec<&Row> = winners.filter(|row| row.value.is_some()).collect();
-            same_live(ledger, &live, rows)
+            same_live(ledger, &live, &without(ledger, rows))
         }
         (Question::History(point), Answer::Rows(rows)) => {
             let expected = ledger.history(at(*point), |_| true);
-            same_rows(&expected.iter().map(|(row, _)| row).collect::<Vec<_>>(), rows)
+            let expected: Vec<&Row> = expected.iter().map(|(row, _)| row).collect();
+            same_rows(&expected, &without(ledger, rows))
         }
         (Question::Changes(after), Answer::Rows(rows)) => {
             let mut expected = ledger.changes(*after);
             expected.retain(|row| row.commit <= newest);
-            same_rows(&expected.iter().collect::<Vec<_>>(), rows)
+            same_rows(&expected.iter().collect::<Vec<_>>(), &without(ledger, rows))
         }
         (Question::Diff(from, to), Answer::Differences(found)) => {
-            match ledger.diff(at(*from), at(*to)) == *found {
+            let expected = ledger.diff(at(*from), at(*to));
+            let is_known = |difference: &&Difference| !ledger.erased.contains(&difference.key);
+            match found.iter().filter(is_known).eq(&expected) {
                 true => Ok(()),
-                false => Err(format!("{found:?} instead of {:?}", ledger.diff(at(*from), at(*to)))),
+                false => Err(format!("{found:?} instead of {expected:?}")),
             }
         }
         _ => Err("an answer to another question".to_owned()),

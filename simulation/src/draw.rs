@@ -7,12 +7,16 @@ use rand::seq::IndexedRandom;
 
 use crate::actors::{Intent, Question};
 use crate::checks::mark;
+use crate::promises::Promises;
 use crate::rows::{Change, Shape, Value};
 
 /// 2024-01-15T00:00:00Z in microseconds.
 const START: i64 = 1_705_276_800_000_000;
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
+
+/// Keys that may be erased.
+pub const ERASABLE: [&str; 3] = ["person/1", "person/2", "person/3"];
 
 /// The pools that keys, versions and times are drawn from.
 #[derive(Debug)]
@@ -29,7 +33,10 @@ impl Pools {
         let days = rng.random_range(1..4);
         let times = (0..days).flat_map(|day| (0..6).map(move |n| START + day * DAY + n * SECOND));
         Self {
-            keys: (0..count).map(|n| format!("k{n:02}")).collect(),
+            keys: (0..count)
+                .map(|n| format!("k{n:02}"))
+                .chain(ERASABLE.map(str::to_owned))
+                .collect(),
             versions: rng.random_range(1..30),
             times: times.collect(),
         }
@@ -107,6 +114,47 @@ pub fn shape_of(rows: &[Change], _known: Shape) -> Shape {
     Shape {
         grown: values().any(|value| value.grown.is_some()),
         b: values().any(|value| value.object.as_ref().is_some_and(|object| object.1.is_some())),
+    }
+}
+
+/// What a process does next that has to do with what is kept of the past, with what it holds; most often nothing.
+pub fn keeping(
+    rng: &mut StdRng,
+    pools: &Pools,
+    promises: &Promises,
+    newest: i64,
+    number: u64,
+    held: Option<i64>,
+) -> Option<Intent> {
+    if let Some(held) = held
+        && rng.random_bool(0.5)
+    {
+        let question = pools.question(rng, newest.min(held));
+        return Some(if rng.random_bool(0.6) { Intent::Renew } else { Intent::ReadHeld(question) });
+    }
+    let saved: Vec<(&String, &i64)> = promises.savepoints.iter().collect();
+    let saved = saved.choose(rng).map(|(name, commit)| ((*name).clone(), **commit));
+    let is_tended = promises.tending.is_some();
+    match rng.random_range(0..100) {
+        0..3 => Some(Intent::Restore(format!("r{number}"), pools.point(rng, newest))),
+        3..6 if saved.is_none() || rng.random_bool(0.3) => Some(Intent::Save(format!("s{number}"))),
+        6..7 => saved.map(|(name, _)| Intent::Release(name)),
+        7..12 => saved.map(|(name, commit)| {
+            let point = Point::at_commit(commit);
+            let keys = (0..3).map(|_| pools.key(rng)).collect();
+            let question = match rng.random_bool(0.5) {
+                true => Question::Get(keys, point),
+                false => Question::Scan(point),
+            };
+            Intent::ReadSaved(question, name)
+        }),
+        12..15 if promises.tending.is_some_and(|tending| tending.erases) => Some(Intent::Erase {
+            key: (*ERASABLE.choose(rng).unwrap()).to_owned(),
+            now: rng.random_bool(0.3),
+        }),
+        15..19 if is_tended && held.is_none() => Some(Intent::Hold),
+        19..27 if is_tended => Some(Intent::Maintain(MaintainStep::ALL.to_vec())),
+        _ => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The model: all rows, the order of `docs/formats.md` §3 word by word, and the naive fold.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alluvium::{OrderBy, Point};
 
@@ -46,18 +46,22 @@ pub struct Ledger {
     pub order_by: OrderBy,
     /// Its rows, in the order of commits.
     pub rows: Vec<Row>,
+    /// Keys whose erase has begun: what is read of them depends on how far it has come, and is compared with nothing.
+    pub erased: BTreeSet<String>,
 }
 
 impl Ledger {
     /// An empty state.
     pub fn new(order_by: OrderBy) -> Self {
-        Self { order_by, rows: Vec::new() }
+        Self { order_by, rows: Vec::new(), erased: BTreeSet::new() }
     }
 
     /// Notes the rows of a commit; later calls with the same commit come later in it.
     pub fn add(&mut self, commit: i64, changes: &[Change], epoch: Option<(String, i64)>) {
         let first = self.rows.iter().filter(|row| row.commit == commit).count();
-        self.rows.extend(changes.iter().enumerate().map(|(index, change)| Row {
+        let erased = &self.erased;
+        let known = changes.iter().enumerate().filter(|(_, change)| !erased.contains(&change.key));
+        self.rows.extend(known.map(|(index, change)| Row {
             key: change.key.clone(),
             version: change.version,
             event_time: change.event_time,
@@ -66,6 +70,18 @@ impl Ledger {
             seq: first + index,
             epoch: epoch.clone(),
         }));
+    }
+
+    /// Forgets all rows of a key, which is being erased.
+    pub fn erase(&mut self, key: &str) {
+        self.rows.retain(|row| row.key != key);
+        self.erased.insert(key.to_owned());
+    }
+
+    /// What keys have a value at a point, and which.
+    pub fn values(&self, point: Point) -> BTreeMap<&str, &Value> {
+        let winners = self.fold(point).into_iter();
+        winners.filter_map(|(key, row)| Some((key, row.value.as_ref()?))).collect()
     }
 
     /// The order of rows of one key.

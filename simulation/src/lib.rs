@@ -6,6 +6,7 @@
 //!
 //! * [`store`] parks every call until the driver lets it go on; [`fate`] draws what becomes of it;
 //! * [`actors`] are what processes do, [`draw`] draws what they do and ask;
+//! * [`promises`] are what savepoints, restores, erases and spans of retention promise;
 //! * [`world`] is the driver: one thread, one call at a time;
 //! * [`races`] is the other half: real processes and real time.
 //!
@@ -17,6 +18,7 @@ pub mod checks;
 pub mod draw;
 pub mod fate;
 pub mod ledger;
+pub mod promises;
 pub mod races;
 pub mod rows;
 pub mod store;

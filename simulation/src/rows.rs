@@ -50,6 +50,8 @@ pub struct Seen {
     pub value: Option<Value>,
     /// The commit that it has.
     pub commit: i64,
+    /// The application of the epoch that brought it, where a read tells.
+    pub app: Option<String>,
 }
 
 /// Which of the later fields a batch has.
@@ -155,6 +157,7 @@ pub fn seen(batch: &RecordBatch) -> Vec<Seen> {
     let operations = named("op_type").as_string::<i32>();
     let commits = named("commit").as_primitive::<Int64Type>();
     let values = values(named("state_value"));
+    let apps = batch.column_by_name("app_id").map(|column| column.as_string::<i32>());
     values
         .into_iter()
         .enumerate()
@@ -165,6 +168,7 @@ pub fn seen(batch: &RecordBatch) -> Vec<Seen> {
             is_delete: operations.value(row) == "DELETE",
             value,
             commit: commits.value(row),
+            app: apps.filter(|apps| apps.is_valid(row)).map(|apps| apps.value(row).to_owned()),
         })
         .collect()
 }

@@ -1,24 +1,26 @@
 //! One run: processes on a disk, an order of calls, faults, and the checks after each step, all drawn from a seed.
 
+mod end;
 mod judge;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::{
-    Clock, ManualClock, OrderBy, Point, RawState, StateSettings, Storage, Store, StoreSettings,
+    Basis, Clock, ManualClock, OrderBy, RawState, StateSettings, Storage, Store, StoreSettings,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
-use crate::actors::{Done, Intent, Question, STATE, SkewedClock, act, answer, open};
-use crate::checks::{self, Attempt, Broken, Told};
-use crate::draw::{Pools, intent, settings};
-use crate::fate::{Fate, Fates, Rates};
+use crate::actors::{Done, Intent, Kit, STATE, SkewedClock, act, open};
+use crate::checks::{Attempt, Broken, Told};
+use crate::draw::{Pools, intent, keeping, settings};
+use crate::fate::{Call, Fate, Fates, Rates};
 use crate::ledger::Ledger;
+use crate::promises::{Promises, Tending};
 use crate::rows::{Shape, fields};
 use crate::store::{Disk, SimStore};
 
@@ -51,7 +53,17 @@ struct Running {
     task: JoinHandle<Done>,
     intent: Intent,
     faults_before: u64,
+    before: Before,
+}
+
+/// What was known when an operation began, and whether the store had faults while it ran.
+#[derive(Debug, Clone, Default)]
+struct Before {
+    had_faults: bool,
+    /// When it began, in milliseconds.
+    begun_ms: i64,
     acknowledged: i64,
+    erased: BTreeSet<String>,
 }
 
 struct Process {
@@ -62,6 +74,10 @@ struct Process {
     opened: Option<(Store, RawState)>,
     running: Option<Running>,
     frozen_until: u64,
+    /// A long read.
+    held: Option<Basis>,
+    /// Hours have passed since it did anything.
+    is_late: bool,
 }
 
 /// A run under way.
@@ -74,6 +90,7 @@ pub struct World {
     last: usize,
     onlooker: RawState,
     ledger: Ledger,
+    promises: Promises,
     attempts: Vec<Attempt>,
     epochs: HashMap<(usize, i64), usize>,
     pools: Pools,
@@ -100,6 +117,10 @@ impl World {
         let definition = StateSettings { order_by, ..StateSettings::default() };
         let created = outside.create_state(STATE, &fields(Shape::default()), definition).await;
         let (onlooker, _) = created.map_err(told)?;
+        let tending = Tending::draw(&mut rng);
+        if let Some(tending) = tending {
+            onlooker.set_maintenance(&tending.settings()).await.map_err(told)?;
+        }
         let fates = Fates::new(seed, Rates::draw(&mut rng));
         let mut processes = Vec::new();
         for process in 0..PROCESSES {
@@ -111,6 +132,8 @@ impl World {
                 opened: None,
                 running: None,
                 frozen_until: 0,
+                held: None,
+                is_late: false,
             });
         }
         Ok(Self {
@@ -122,6 +145,7 @@ impl World {
             last: 0,
             onlooker,
             ledger: Ledger::new(order_by),
+            promises: Promises::of(tending),
             attempts: Vec::new(),
             epochs: HashMap::new(),
             pools,
@@ -148,14 +172,16 @@ impl World {
                 break;
             }
             if is_idle && is_resting {
-                // Time passes while nobody reads: a reader may count on its files for some time only.
                 is_resting = false;
-                let hours = *[1, 7, 26, 80].choose(&mut self.rng).unwrap();
-                self.clock.set(self.clock.now_micros() + hours * 60 * MINUTE);
-                self.note(format!("{hours} hours pass"));
+                self.rest();
             }
-            self.answer_one(is_over || is_resting);
-            is_resting |= self.rng.random_bool(0.001);
+            if self.answer_one(is_over || is_resting) {
+                // Seen before anything else happens, so that nothing of it can have gone since.
+                self.settle().await?;
+                self.look().await?;
+            }
+            let rests = if self.promises.tending.is_some() { 0.003 } else { 0.001 };
+            is_resting |= self.rng.random_bool(rests);
             if self.counts.calls > operations.max(10) * CALLS_PER_OPERATION {
                 return Err(format!("{} calls, and no end", self.counts.calls));
             }
@@ -163,6 +189,20 @@ impl World {
         self.end().await?;
         self.counts.commits = self.newest.unsigned_abs();
         Ok(self.counts)
+    }
+
+    /// Time passes while nobody reads, but those that hold what they read: a reader may count on its files for some time only.
+    fn rest(&mut self) {
+        let is_held = self.processes.iter().any(|process| process.held.is_some());
+        let minutes = match is_held && self.rng.random_bool(0.8) {
+            true => *[9, 20, 45].choose(&mut self.rng).unwrap(),
+            false => 60 * *[1, 7, 26, 80].choose(&mut self.rng).unwrap(),
+        };
+        self.clock.set(self.clock.now_micros() + minutes * MINUTE);
+        for process in &mut self.processes {
+            process.is_late = true;
+        }
+        self.note(format!("{minutes} minutes pass"));
     }
 
     fn note(&mut self, text: String) {
@@ -189,18 +229,28 @@ impl World {
                 self.restart(number);
                 Intent::Open
             }
-            Some(_) => self.next_intent(),
+            Some(_) => self.next_intent(number),
         };
+        if let Intent::Erase { key, now } = &intent {
+            self.ledger.erase(key);
+            self.promises.ends_reads |= now;
+        }
         self.counts.operations += 1;
         self.note(format!("process {number} begins {}", shown(&intent)));
         let process = &mut self.processes[number];
         let (store, clock) = (process.store.clone(), process.clock.clone());
+        let is_late = std::mem::take(&mut process.is_late);
+        let held = match &intent {
+            // It ends with the answer.
+            Intent::ReadHeld(_) => process.held.take(),
+            _ => None,
+        };
         let (wanted, disk) = (intent.clone(), self.disk.clone());
         let settings: StoreSettings = settings(&mut self.rng);
         let task = async move {
             let done = match opened {
                 Some((_, state)) if !matches!(wanted, Intent::Open) => {
-                    act(store, state, wanted).await
+                    act(Kit { store, state, held, is_late }, wanted).await
                 }
                 _ => Done::Opened(open(store, clock, settings).await),
             };
@@ -211,11 +261,30 @@ impl World {
             faults_before: process.store.faults(),
             task: tokio::spawn(task),
             intent,
-            acknowledged: self.acknowledged,
+            before: Before {
+                had_faults: false,
+                begun_ms: self.clock.now_ms(),
+                acknowledged: self.acknowledged,
+                erased: self.promises.erased.clone(),
+            },
         });
     }
 
-    fn next_intent(&mut self) -> Intent {
+    fn next_intent(&mut self, number: usize) -> Intent {
+        let held = self.processes[number].held.as_ref().map(Basis::commit);
+        let count = self.counts.operations;
+        let (pools, promises) = (&self.pools, &self.promises);
+        let kept = keeping(&mut self.rng, pools, promises, self.newest, count, held);
+        if let Some(kept) = kept {
+            match &kept {
+                Intent::Restore(id, to) => self.promises.want_restore(id, *to),
+                Intent::Release(name) => {
+                    self.promises.savepoints.remove(name);
+                }
+                _ => {}
+            }
+            return kept;
+        }
         let drawn =
             intent(&mut self.rng, &self.pools, &mut self.shape, self.newest, self.attempts.len());
         match drawn {
@@ -229,6 +298,9 @@ impl World {
                 Intent::Append { attempt, rows, shape }
             }
             Intent::Epoch { app, rows, shape, .. } => self.epoch(&app, rows, shape),
+            Intent::Optimize if self.promises.tending.is_some() => {
+                Intent::Materialize { rebuild: false }
+            }
             other => other,
         }
     }
@@ -268,6 +340,7 @@ impl World {
         process.store.kill();
         process.store = SimStore::new(&self.disk, number, process.incarnation);
         process.opened = None;
+        process.held = None;
     }
 
     /// Waits until everybody has ended or waits for the store.
@@ -298,7 +371,9 @@ impl World {
     }
 
     /// Lets one call go on: often of the process that went on last, as a machine does that is faster than others.
-    fn answer_one(&mut self, is_calm: bool) {
+    ///
+    /// Gives whether the call may have made a commit of the log.
+    fn answer_one(&mut self, is_calm: bool) -> bool {
         let mut waiting = self.disk.waiting();
         waiting
             .retain(|number| self.processes[*number].frozen_until <= self.counts.calls || is_calm);
@@ -309,7 +384,7 @@ impl World {
         let Some(number) =
             (if again { Some(self.last) } else { waiting.choose(&mut self.rng).copied() })
         else {
-            return;
+            return false;
         };
         self.last = number;
         if !is_calm && self.rng.random_bool(0.004) {
@@ -317,9 +392,9 @@ impl World {
             self.processes[number].frozen_until =
                 self.counts.calls + self.rng.random_range(20..600);
             self.note(format!("process {number} is frozen"));
-            return;
+            return false;
         }
-        let Some(call) = self.disk.take(number) else { return };
+        let Some(call) = self.disk.take(number) else { return false };
         self.counts.calls += 1;
         self.clock.set(self.clock.now_micros() + self.rng.random_range(0..20_000));
         let fate = self.fates.draw(number, call.incarnation, call.call, &call.path);
@@ -331,7 +406,10 @@ impl World {
             self.counts.deaths += 1;
             self.disk.forget(number);
         }
+        let is_commit = matches!(call.call, Call::Put(true))
+            && call.path.starts_with(&format!("{STATE}/log/_delta_log/"));
         call.answer(fate);
+        is_commit
     }
 
     /// Looks at what has ended.
@@ -358,65 +436,11 @@ impl World {
             if is_dead {
                 self.restart(number);
             }
-            self.judge(number, ended.intent, done, had_faults, ended.acknowledged).await?;
+            let before = Before { had_faults, ..ended.before };
+            self.judge(number, ended.intent, done, before).await?;
             if let Some(broken) = self.disk.broken().first() {
                 return Err(broken.clone());
             }
-        }
-        Ok(())
-    }
-
-    /// After all: a new process finds everything as it must be, and so do a fold of the rest, a rebuild, and a maintained store.
-    async fn end(&mut self) -> Result<(), Broken> {
-        self.look().await?;
-        let objects = Arc::new(self.disk.objects().fork());
-        let storage = Storage::from_object_store(objects, "end://");
-        let builder = Store::builder("end://").storage(storage).clock(self.clock.clone());
-        let store = builder.open().await.map_err(told)?;
-        let state = store.raw_state(STATE).await.map_err(told)?;
-        self.everything(&state, "opened anew").await?;
-        state.materialize(false).await.map_err(told)?;
-        self.everything(&state, "materialized").await?;
-        state.materialize(true).await.map_err(told)?;
-        self.everything(&state, "rebuilt").await?;
-        let steps = alluvium::MaintainStep::ALL;
-        state.maintain(&steps, false).await.map_err(told)?;
-        let again = state.maintain(&steps, false).await.map_err(told)?;
-        if again.log_before != again.log_after || again.snapshot_before != again.snapshot_after {
-            return Err(format!(
-                "invariant 18: a second run of the job changes something: {again:?}"
-            ));
-        }
-        self.everything(&state, "maintained").await?;
-        let stored: u64 = state.log().state().files().filter_map(|file| file.stats.rows).sum();
-        match stored == self.ledger.rows.len() as u64 {
-            true => Ok(()),
-            false => Err(format!(
-                "invariant 16: {stored} rows lie in the log instead of {}",
-                self.ledger.rows.len()
-            )),
-        }
-    }
-
-    /// 5, 6, 8 and 9: the snapshot is the fold of the log, and every kind of read is the model's.
-    async fn everything(&mut self, state: &RawState, when: &str) -> Result<(), Broken> {
-        let placed = |broken: Broken| format!("{when}: {broken}");
-        let report = state.verify().await.map_err(|error| placed(told(error)))?;
-        if !report.is_sound() {
-            return Err(placed(format!("invariant 5: {report:?}")));
-        }
-        let basis = state.reader().basis().await.map_err(told)?;
-        let mut questions = vec![
-            Question::Scan(Point::LATEST),
-            Question::History(Point::LATEST),
-            Question::Changes(0),
-        ];
-        questions.extend((0..4).map(|_| self.pools.question(&mut self.rng, self.newest)));
-        for question in questions {
-            let found = answer(state, &basis, question.clone()).await;
-            let found = found.map_err(|error| placed(format!("{question:?}: {}", told(error))))?;
-            self.counts.answers += 1;
-            checks::answer(&self.ledger, basis.commit(), &question, &found).map_err(placed)?;
         }
         Ok(())
     }
@@ -457,5 +481,15 @@ fn outcome(done: &Done) -> String {
         Done::Kept(kept) => of(kept.as_ref().map(|()| "done".to_owned())),
         Done::Told(Err(error)) | Done::Told(Ok((_, Err(error)))) => of(Err(error)),
         Done::Told(Ok((basis, Ok(_)))) => format!("told as of {}", basis.commit()),
+        Done::Saved(saved) | Done::Released(saved) => {
+            of(saved.as_ref().map(|saved| format!("savepoint of commit {}", saved.log_commit)))
+        }
+        Done::Restored(report) => of(report.as_ref().map(|report| format!("{report:?}"))),
+        Done::Erased(receipt) => of(receipt.as_ref().map(|_| "erased".to_owned())),
+        Done::Held(basis) => of(basis.as_ref().map(|basis| format!("holds {}", basis.commit()))),
+        Done::ToldHeld(basis, told, is_held) => {
+            let told = told.as_ref().map(|_| format!("told as of {}", basis.commit()));
+            format!("{} (held: {is_held})", of(told))
+        }
     }
 }

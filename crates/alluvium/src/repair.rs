@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Attempt, Damage, Error, ErrorKind, Examination, Expired, FileRole, Result, Table,
-    VACUUM_APP_ID, log_path, validate_state_name,
+    Archived, Attempt, Damage, Error, ErrorKind, Examination, Expired, FileRole, Result, Table,
+    VACUUM_APP_ID, archive_path, examine_archive, log_path, validate_state_name,
 };
 use alluvium_materializer::{MATERIALIZER_APP_ID, examine_savepoints, snapshot_path};
 use futures::TryStreamExt;
@@ -26,6 +26,8 @@ pub struct DeepReport {
     pub bytes: u64,
     /// Files of other engines without a checksum: they were decoded, which finds most damage but not all.
     pub unchecked_files: u64,
+    /// Rows that were counted in the archive, and are as many as the log says.
+    pub archived_rows: u64,
     /// Everything that is damaged, or gone.
     pub damaged: Vec<Damage>,
     /// Why the state can't be opened, if it can't.
@@ -81,6 +83,21 @@ pub struct RepairReport {
 struct Examined {
     log: (Table, Examination),
     snapshot: (Table, Examination),
+    /// The table is missing where its place is.
+    archive: Option<(Option<Table>, Examination)>,
+}
+
+impl Examined {
+    /// No archived row is of a later commit.
+    fn archived_commit(&self) -> i64 {
+        let archived = self.log.1.newest.as_ref().and_then(|state| Archived::of(state));
+        archived.map_or(0, |archived| archived.commit)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Examination> {
+        let archive = self.archive.as_ref().map(|(_, found)| found);
+        [&self.log.1, &self.snapshot.1].into_iter().chain(archive)
+    }
 }
 
 /// What a repair is going to do.
@@ -94,21 +111,23 @@ struct Plan {
     late_moves: Vec<(String, String)>,
     rebuilds: bool,
     checkpoints: bool,
+    /// Those of the archive.
+    checkpoints_archive: bool,
 }
 
 impl Store {
     /// Reads every file of a state and tells what is damaged or gone, also where the state can't be opened.
     pub async fn examine(&self, name: &str) -> Result<DeepReport> {
         let started = Instant::now();
-        let Examined { log: (_, log), snapshot: (_, snapshot) } = self.examine_tables(name).await?;
-        let mut damaged = log.damages;
-        damaged.extend(snapshot.damages);
+        let examined = self.examine_tables(name).await?;
+        let sum = |of: fn(&Examination) -> u64| examined.all().map(of).sum();
         Ok(DeepReport {
-            files: log.files + snapshot.files,
-            bytes: log.bytes + snapshot.bytes,
-            unchecked_files: log.unchecked_files + snapshot.unchecked_files,
-            damaged,
-            failure: log.failure.or(snapshot.failure).map(|error| error.to_string()),
+            files: sum(|found| found.files),
+            bytes: sum(|found| found.bytes),
+            unchecked_files: sum(|found| found.unchecked_files),
+            archived_rows: sum(|found| found.rows),
+            damaged: examined.all().flat_map(|found| found.damages.clone()).collect(),
+            failure: examined.all().find_map(|found| found.failure.as_ref().map(Error::to_string)),
             elapsed: started.elapsed(),
         })
     }
@@ -125,7 +144,12 @@ impl Store {
         let mut snapshot =
             Table::examine(storage, &snapshot_path(name), clock.clone(), &apps).await?;
         examine_savepoints(storage, name, &snapshot.0, &mut snapshot.1).await?;
-        Ok(Examined { log, snapshot })
+        let places = self.archive_places();
+        let archive = match &log.1.newest {
+            Some(state) => examine_archive(&places, name, state, clock.clone()).await?,
+            None => None,
+        };
+        Ok(Examined { log, snapshot, archive })
     }
 
     /// Repairs what can be made again: hints, checkpoints, and the snapshot; sets a torn last commit aside; tells what can't be repaired.
@@ -141,6 +165,7 @@ impl Store {
         plan.of_log(&examined, &aside);
         let files = self.files_below(&snapshot_path(name)).await?;
         plan.of_snapshot(&examined, &aside, files);
+        plan.of_archive(&examined, &archive_path(name), &aside);
         if !dry_run {
             self.carry_out(name, &examined, &plan).await?;
         }
@@ -179,6 +204,13 @@ impl Store {
             state.log().table().checkpoint().await?;
             if let Some((snapshot, _)) = state.snapshot().state().table() {
                 snapshot.checkpoint().await?;
+            }
+        }
+        if plan.checkpoints_archive {
+            let state = self.raw_state(name).await?;
+            let settings = state.log().maintenance_settings()?;
+            if let Some(archive) = state.log().open_archive(&settings).await? {
+                archive.checkpoint().await?;
             }
         }
         self.forget(name).await;
@@ -228,6 +260,12 @@ impl Plan {
 
     /// What stands beside the facts of a table: hints, checksums, checkpoints; true if it was one of these.
     fn of_derived(&mut self, damage: &Damage, aside: &str) -> bool {
+        let is_derived = self.sets_derived_aside(damage, aside);
+        self.checkpoints |= is_derived;
+        is_derived
+    }
+
+    fn sets_derived_aside(&mut self, damage: &Damage, aside: &str) -> bool {
         match damage.role {
             FileRole::Pointer => {
                 self.set_aside(damage, aside, "set aside; checkpoints are found without it");
@@ -249,8 +287,29 @@ impl Plan {
             }
             _ => return false,
         }
-        self.checkpoints = true;
         true
+    }
+
+    /// Rows that were moved are nowhere else. What is derived of an archive elsewhere is left to its next checkpoint.
+    fn of_archive(&mut self, examined: &Examined, path: &str, aside: &str) {
+        let Some((_, found)) = &examined.archive else { return };
+        for damage in &found.damages {
+            let lies_here = damage.file.starts_with(&format!("{path}/"));
+            if lies_here && self.sets_derived_aside(damage, aside) {
+                self.checkpoints_archive = true;
+                continue;
+            }
+            let text = match damage.role {
+                _ if damage.is_needed => format!(
+                    "rows of commits up to {} lie in the archive and nowhere else: put it back from a copy; until then what asks for \
+                     them fails, and later commits and the latest state are answered without it",
+                    examined.archived_commit()
+                ),
+                FileRole::Data => "no version that the log names has it: nothing asks for it".to_owned(),
+                _ => "the archive's other commits and checkpoints stand for it, so that all answers are as before".to_owned(),
+            };
+            self.give_up(damage, text);
+        }
     }
 
     fn of_log(&mut self, examined: &Examined, aside: &str) {
@@ -298,8 +357,10 @@ impl Plan {
         // The newest log commit being set aside, the log can be opened.
         let log_opens =
             !self.unrepaired.iter().any(|left| left.consequence.contains("can't be opened"));
+        let mut archive = examined.archive.iter().flat_map(|(_, found)| &found.damages);
         let has_all_rows = expired == 0
             && log_opens
+            && !archive.any(|damage| damage.is_needed)
             && !log.damages.iter().any(|damage| damage.role == FileRole::Data && damage.is_needed);
         let newest = found.commits.as_ref().map(|commits| *commits.end());
         let commits = found.damages.iter().filter(|damage| damage.role == FileRole::Commit);

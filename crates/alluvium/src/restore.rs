@@ -9,15 +9,16 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    Archived, DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Error, ErrorKind, KeyFilter, OP_TYPE,
-    OrderBy, Result, RowFilter, STATE_KEY, StateDefinition, TableState, UPSERT, VERSION,
-    event_time_type, value_field,
+    Archived, DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Erased, Error, ErrorKind, KeyErased,
+    KeyFilter, OP_TYPE, OrderBy, Result, RowFilter, STATE_KEY, StateDefinition, TableState, UPSERT,
+    VERSION, event_time_type, value_field,
 };
 use alluvium_query::{Basis, Lookup, Point};
 use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray,
 };
-use arrow::compute::concat_batches;
+use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
 use futures::TryStreamExt;
 use serde::Serialize;
@@ -88,12 +89,13 @@ pub struct RestoreReport {
 impl RawState {
     /// Brings the latest state of some keys back to a point, by changes that are appended in one epoch.
     ///
-    /// When others change the keys while the difference is worked out, it is worked out anew: what is committed is exact.
+    /// When others change the keys while the difference is worked out, it is worked out anew: what is committed is exact. Keys that were
+    /// erased stay so.
     ///
     /// # Errors
     /// The point can't be answered; a key's newest change is dated so far ahead that nothing that may be written now wins over
     /// it; the keys are changed all the time by others ([`ErrorKind::Conflict`]). Nothing was written then.
-    #[tracing::instrument(level = "info", skip_all, fields(state = self.name(), to = %options.to), err(level = "debug"))]
+    #[tracing::instrument(level = "info", skip_all, fields(state = self.name(), to = %options.to, basis = tracing::field::Empty, commit = tracing::field::Empty), err(level = "debug"))]
     pub async fn restore(&self, options: &RestoreOptions) -> Result<RestoreReport> {
         let id = match &options.id {
             Some(id) => checked_id(id)?.to_owned(),
@@ -115,11 +117,18 @@ impl RawState {
             self.log().refresh().await?;
             let basis = self.reader().basis().await?;
             report.before_commit = basis.commit();
+            tracing::Span::current().record("basis", basis.commit());
             if options.id.is_some() && self.log().last_epoch(&app_id).await?.is_some() {
                 report.outcome = RestoreOutcome::AlreadyApplied;
                 return Ok(report);
             }
-            let changes = self.compensate(&basis, options, &app_id).await?;
+            let changes = match self.compensate(&basis, options, &app_id).await {
+                Err(error) if KeyErased::is_cause_of(&error) => {
+                    self.note_erased_meanwhile();
+                    continue;
+                }
+                changes => changes?,
+            };
             (report.brought_back, report.set_back, report.removed) = changes.counts;
             if options.dry_run || changes.counts == (0, 0, 0) {
                 if options.dry_run {
@@ -128,11 +137,18 @@ impl RawState {
                 return Ok(report);
             }
             let unchanged = unchanged_since(&basis, &options.keys);
-            let outcome = changes.epoch.commit_if(unchanged).await;
+            let outcome = match changes.epoch.commit_if(unchanged).await {
+                Err(error) if KeyErased::is_cause_of(&error) => {
+                    self.note_erased_meanwhile();
+                    continue;
+                }
+                outcome => outcome,
+            };
             match outcome.map_err(|error| named(error, &report.id))? {
                 Some(EpochOutcome::Committed(receipt)) => {
                     report.outcome = RestoreOutcome::Restored;
                     report.commit = Some(receipt.commit);
+                    tracing::Span::current().record("commit", receipt.commit);
                     report.before_commit = receipt.commit - 1;
                     return Ok(report);
                 }
@@ -156,6 +172,10 @@ impl RawState {
         ))
     }
 
+    fn note_erased_meanwhile(&self) {
+        tracing::debug!(state = self.name(), "a key to be restored was erased meanwhile");
+    }
+
     /// Stages the rows that lead from the latest state of a basis to the point.
     async fn compensate(
         &self,
@@ -172,7 +192,9 @@ impl RawState {
         let (from, to) = (options.to, Point::LATEST);
         let mut differences =
             self.reader().diff_rows(basis, from, to, options.keys.clone()).await?;
+        let erased = self.log().erased()?;
         while let Some(batch) = differences.try_next().await? {
+            let batch = without_erased(&batch, erased.as_deref())?;
             let difference = Difference::of(&batch)?;
             difference.count(&mut changes.counts);
             if options.dry_run {
@@ -211,13 +233,22 @@ impl RawState {
 
     fn too_far_ahead(&self, error: Error) -> Error {
         match error.kind() {
-            ErrorKind::InvalidInput => error.context(format!(
+            ErrorKind::InvalidInput if !KeyErased::is_cause_of(&error) => error.context(format!(
                 "state {}: the newest change of a key can't be won over by one of today; nothing was written",
                 self.name()
             )),
             _ => error,
         }
     }
+}
+
+/// The differences of keys that may come back. Of an erased key there may be rows as long as the erase is under way: it stays erased.
+fn without_erased(batch: &RecordBatch, erased: Option<&Erased>) -> Result<RecordBatch> {
+    let Some(erased) = erased.filter(|erased| !erased.is_empty()) else { return Ok(batch.clone()) };
+    let keys = batch.column_by_name(STATE_KEY).map(|keys| keys.as_string::<i32>());
+    let keys = keys.ok_or_else(|| Error::internal("a difference lacks its keys"))?;
+    let kept: BooleanArray = keys.iter().map(|key| key.map(|key| !erased.contains(key))).collect();
+    Ok(filter_record_batch(batch, &kept)?)
 }
 
 /// Whether nobody has added rows of the keys since a basis.

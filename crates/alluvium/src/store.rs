@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_log::{
-    Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache, RemoteSettings,
-    Result, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock,
+    ArchivePlaces, Clock, Durability, Error, ErrorKind, FooterCache, Log, LogOptions, PageCache,
+    RemoteSettings, Result, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock,
 };
 use alluvium_materializer::{FoldSettings, LayoutSettings, Snapshot, snapshot_path};
 use alluvium_query::{Reader, ReaderOptions, SqlSession, SqlSettings};
@@ -236,6 +236,15 @@ impl Store {
     /// Where it lies.
     pub(crate) fn storage(&self) -> &Storage {
         &self.inner.storage
+    }
+
+    /// Where archives may lie.
+    pub(crate) fn archive_places(&self) -> ArchivePlaces<'_> {
+        ArchivePlaces {
+            store: self.storage(),
+            given: self.inner.archive.as_ref(),
+            durability: self.inner.settings.durability,
+        }
     }
 
     /// Where time comes from.

@@ -12,6 +12,7 @@
 //! The archive is opened when rows of commits are asked for that it holds, and not before.
 
 mod erase;
+mod examine;
 mod moves;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ use crate::settings::{LEAST_FILE_RETENTION_MS, MaintenanceSettings};
 use crate::storage::Storage;
 use crate::table::{Action, DataFile, Table, TableState, VACUUM_APP_ID};
 pub use erase::ArchiveContents;
+pub use examine::{ArchivePlaces, examine_archive};
 pub use moves::ArchiveOutcome;
 
 /// The application id under which a log records the version of its archive.
@@ -357,6 +359,13 @@ async fn table_at(table: &Table, version: i64) -> Result<Arc<TableState>> {
     let mut state = table.state();
     if state.version < version {
         state = table.refresh().await?;
+    }
+    if state.version < version {
+        return Err(Error::corrupt(format!(
+            "the table {} ends with version {}, and the log names version {version:020}: put its Delta log back from a copy",
+            table.label(),
+            state.version
+        )));
     }
     match state.version == version {
         true => Ok(state),

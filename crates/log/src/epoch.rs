@@ -106,6 +106,10 @@ impl EpochCommit {
 
     /// The same, but only if a condition holds on the state of the table that precedes the commit. Where it does not, nothing is
     /// written, the staged files are removed, and the answer is `None`.
+    #[tracing::instrument(
+        name = "epoch", level = "debug", skip_all, err(level = "debug"),
+        fields(state = self.log.name(), app = %self.app_id, epoch = self.number, rows = self.rows, basis = self.log.state().version, commit = tracing::field::Empty)
+    )]
     pub async fn commit_if(
         self,
         holds: impl Fn(&TableState) -> bool + Send + Sync,
@@ -116,7 +120,8 @@ impl EpochCommit {
             first_version: self.first_version.unwrap_or(0),
             last_version: self.last_version,
         };
-        self.log
+        let outcome = self
+            .log
             .inner
             .commit_epoch(
                 &self.files,
@@ -125,7 +130,11 @@ impl EpochCommit {
                 (receipt, self.checked),
                 &holds,
             )
-            .await
+            .await?;
+        if let Some(EpochOutcome::Committed(receipt)) = &outcome {
+            tracing::Span::current().record("commit", receipt.commit);
+        }
+        Ok(outcome)
     }
 }
 

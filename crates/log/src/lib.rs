@@ -65,8 +65,8 @@ mod tests;
 mod writer;
 
 pub use archive::{
-    ARCHIVE_APP_ID, ArchiveContents, ArchiveOutcome, ArchiveUnreachable, Archived, ArchivedFiles,
-    archive_path, day_of,
+    ARCHIVE_APP_ID, ArchiveContents, ArchiveOutcome, ArchivePlaces, ArchiveUnreachable, Archived,
+    ArchivedFiles, archive_path, day_of, examine_archive,
 };
 pub use checksum::{NO_SUM, SUM_ENTRY, TAG_CHECK, check_text, seal_text};
 pub use clock::{Clock, HLC_LOW_BITS, HybridClock, ManualClock, SystemClock};

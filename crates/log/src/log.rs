@@ -310,7 +310,7 @@ impl Log {
     /// `changes` has the columns `state_key` (text), and optionally `op_type` (`UPSERT`, the default, or `DELETE`), `version`
     /// (integer), `event_time` (timestamp) and `state_value` (struct). Appends of concurrent callers share a commit.
     /// A batch without rows writes nothing; its receipt names the newest commit. Dropping the future does not undo the append.
-    #[tracing::instrument(name = "append", level = "debug", skip_all, fields(state = %self.inner.name, rows = changes.num_rows()), err(level = "debug"))]
+    #[tracing::instrument(name = "append", level = "debug", skip_all, fields(state = %self.inner.name, rows = changes.num_rows(), basis = self.state().version, commit = tracing::field::Empty), err(level = "debug"))]
     pub async fn append(&self, changes: &RecordBatch) -> Result<Receipt> {
         let inner = &self.inner;
         let rows = inner.check(changes).await?;
@@ -324,7 +324,9 @@ impl Log {
                 GroupCommitter::start(Arc::downgrade(inner), inner.options.group_rows)
             })
             .await;
-        committer.append(rows).await
+        let receipt = committer.append(rows).await?;
+        tracing::Span::current().record("commit", receipt.commit);
+        Ok(receipt)
     }
 
     /// The time of what arrives now, in microseconds since 1970: it doesn't go back when the wall clock does by a little.

@@ -124,7 +124,7 @@ struct Plan {
 ///
 /// Files and progress are one commit: killed at any moment, the snapshot is as before or as after. When another
 /// process has moved the snapshot meanwhile, what was prepared is dropped and the work begins anew.
-#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), rebuild = options.rebuild), err(level = "debug"))]
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), rebuild = options.rebuild, basis = tracing::field::Empty, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn materialize(
     snapshot: &Snapshot,
     options: &MaterializeOptions,
@@ -139,12 +139,16 @@ pub async fn materialize(
             Err(error) if error.kind() == ErrorKind::Corrupt && !options.rebuild => {
                 tracing::warn!(state = %name, %error, "the snapshot can't be gone on from: it is made anew");
                 let anew = MaterializeOptions { rebuild: true, ..options.clone() };
-                attempt(snapshot, &anew).await.map_err(|_| error)
+                let made = attempt(snapshot, &anew).await;
+                // What may be tried again is told; else what is wrong is the damage.
+                made.map_err(|other| if other.kind().is_retryable() { other } else { error })
             }
             other => other,
         };
         match outcome.map_err(|error| error.context(format!("materializing {name}")))? {
             Some(report) => {
+                let span = tracing::Span::current();
+                span.record("basis", report.from_commit).record("commit", report.to_commit);
                 tracing::info!(
                     change = ?report.change,
                     from_commit = report.from_commit,

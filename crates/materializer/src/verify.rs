@@ -72,7 +72,7 @@ impl VerifyReport {
 /// Recomputes the fold of the log up to the snapshot's commit, onto an older snapshot where days of the log have expired, and
 /// compares it with the snapshot row by row; then
 /// compares every file of the snapshot with the hash noted when it was written.
-#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name()), err(level = "debug"))]
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), basis = tracing::field::Empty, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<VerifyReport> {
     let started = Instant::now();
     let log = snapshot.log();
@@ -80,6 +80,8 @@ pub async fn verify(snapshot: &Snapshot, options: &VerifyOptions) -> Result<Veri
     let state = snapshot.refresh().await?;
     let log_state = log.refresh().await?;
     check_not_ahead(&state, &log_state)?;
+    let span = tracing::Span::current();
+    span.record("basis", log_state.version).record("commit", state.log_commit());
     let context = |error: alluvium_log::Error| error.context(format!("verifying {}", log.name()));
     let base = match Expired::commit_of(&log_state) {
         0 => SnapshotState::none(),

@@ -40,6 +40,7 @@ pub fn diff_schema(definition: &StateDefinition) -> SchemaRef {
 
 impl Reader {
     /// What changed from one point to another, in order of keys.
+    #[tracing::instrument(name = "diff", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), from = %from, to = %to), err(level = "debug"))]
     pub async fn diff_rows(
         &self,
         basis: &Basis,

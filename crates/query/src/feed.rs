@@ -29,6 +29,7 @@ impl Reader {
     /// row has none.
     ///
     /// Pages that several of the keys lie in are read once.
+    #[tracing::instrument(name = "get", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), as_of = %point, keys = keys.len()), err(level = "debug"))]
     pub async fn rows_of_keys(
         &self,
         basis: &Basis,

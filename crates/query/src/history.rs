@@ -77,6 +77,7 @@ impl Reader {
     ///
     /// # Errors
     /// Rows of commits after `after` have expired ([`crate::HistoryExpired`]): the error names the commit after which all are there.
+    #[tracing::instrument(name = "history", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), as_of = %point, after = after), err(level = "debug"))]
     pub async fn history_rows_after(
         &self,
         basis: &Basis,
@@ -112,6 +113,7 @@ impl Reader {
     ///
     /// # Errors
     /// Some of them have expired ([`crate::HistoryExpired`]): the error names the commit after which all are there.
+    #[tracing::instrument(name = "changes", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), after = from_commit), err(level = "debug"))]
     pub async fn changes_rows(&self, basis: &Basis, from_commit: i64) -> Result<BatchStream> {
         if from_commit > basis.commit() {
             basis.check(Point::at_commit(from_commit))?;

@@ -303,6 +303,7 @@ impl Reader {
     }
 
     /// Looks several keys up at one point of one basis; the answers are in the order of the keys.
+    #[tracing::instrument(name = "get", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), as_of = %point, keys = keys.len()), err(level = "debug"))]
     pub async fn multi_get(
         &self,
         basis: &Basis,

@@ -69,6 +69,7 @@ impl Reader {
 
     /// The same, leaving out of the snapshot's files what nobody looks at. A column that stays unread comes as zeros or
     /// empty texts; rows outside of the bounds may come all the same.
+    #[tracing::instrument(name = "scan", level = "debug", skip_all, fields(state = self.name(), basis = basis.commit(), as_of = %point), err(level = "debug"))]
     pub(crate) async fn scan_with(
         &self,
         basis: &Basis,

@@ -1,8 +1,9 @@
 //! What must come of an operation: whether its outcome, and what lies in the log after it, is what was promised.
 
-use alluvium::{EpochOutcome, ErrorKind};
+use alluvium::{Basis, Clock, EpochOutcome, ErrorKind};
+use alluvium_log::VACUUM_APP_ID;
 
-use super::{World, shown, told};
+use super::{Before, World, shown, told};
 use crate::actors::{Answer, Done, Intent, Question, answer, is_unknown};
 use crate::checks::{self, Broken, Told};
 
@@ -13,9 +14,9 @@ impl World {
         number: usize,
         intent: Intent,
         done: Done,
-        had_faults: bool,
-        acknowledged: i64,
+        before: Before,
     ) -> Result<(), Broken> {
+        let Before { had_faults, acknowledged, erased, begun_ms } = before;
         let unexcused = |error: &alluvium::Error| match had_faults {
             true => Ok(()),
             false => Err(format!(
@@ -31,14 +32,28 @@ impl World {
             // Who folds at the same time as several others is told so; nothing was changed.
             Done::Kept(Err(error)) if error.kind() == ErrorKind::Conflict => {}
             Done::Opened(Err(error)) | Done::Kept(Err(error)) => unexcused(&error)?,
+            Done::Saved(_)
+            | Done::Released(_)
+            | Done::Restored(_)
+            | Done::Erased(_)
+            | Done::Held(_)
+            | Done::ToldHeld(..) => {
+                let before = Before { had_faults, acknowledged, begun_ms, erased };
+                self.judge_kept(number, intent, done, before).await?;
+            }
             Done::Kept(Ok(())) | Done::Foreign(_) => {}
             Done::Appended(outcome) => {
-                let Intent::Append { attempt, .. } = intent else { return Ok(()) };
+                let Intent::Append { attempt, rows, .. } = &intent else { return Ok(()) };
+                let attempt = *attempt;
+                let (promises, ledger) = (&self.promises, &self.ledger);
+                let may_refuse =
+                    |error: &alluvium::Error| promises.may_refuse_write(ledger, rows, error);
                 self.attempts[attempt].told = match outcome {
                     Ok(receipt) => {
                         self.acknowledged = self.acknowledged.max(receipt.commit);
                         Told::Durable(Some(receipt.commit))
                     }
+                    Err(error) if may_refuse(&error) => Told::Refused,
                     Err(error) => {
                         unexcused(&error)?;
                         if had_faults && is_unknown(&error) { Told::Nothing } else { Told::Refused }
@@ -47,7 +62,9 @@ impl World {
                 self.look().await?;
             }
             Done::Epoch(outcome) => {
-                let Intent::Epoch { attempt, app, number, .. } = &intent else { return Ok(()) };
+                let Intent::Epoch { attempt, app, number, rows, .. } = &intent else {
+                    return Ok(());
+                };
                 match outcome {
                     Ok(EpochOutcome::Committed(receipt)) => {
                         self.acknowledged = self.acknowledged.max(receipt.commit);
@@ -58,23 +75,136 @@ impl World {
                         return Err(format!("invariant 3: epoch {number} of {app}: {other:?}"));
                     }
                     Err(error) if error.kind() == ErrorKind::Fenced => {}
+                    Err(error) if self.promises.may_refuse_write(&self.ledger, rows, &error) => {}
                     Err(error) => unexcused(&error)?,
                 }
                 self.look().await?;
             }
             Done::Told(Err(error)) => unexcused(&error)?,
             Done::Told(Ok((basis, told))) => {
-                let Intent::Read(question) = &intent else { return Ok(()) };
-                checks::fresh(&basis, acknowledged)?;
+                let before = Before { had_faults, acknowledged, begun_ms, erased };
+                self.judge_read(&intent, &basis, told, before).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of a read.
+    async fn judge_read(
+        &mut self,
+        intent: &Intent,
+        basis: &Basis,
+        told: alluvium::Result<Answer>,
+        before: Before,
+    ) -> Result<(), Broken> {
+        let Before { had_faults, acknowledged, erased, begun_ms } = before;
+        let Some(question) = intent.question() else { return Ok(()) };
+        let pinned = match intent {
+            Intent::ReadSaved(_, name) => Some(name.as_str()),
+            _ => None,
+        };
+        checks::fresh(basis, acknowledged)?;
+        self.look().await?;
+        match told {
+            // A fault is told as one: it makes no refusal of an answer.
+            Err(error) if had_faults && error.kind() != ErrorKind::PointUnavailable => Ok(()),
+            Err(error)
+                if error.is_of_missing_file() && self.meets_first_vacuum(begun_ms).await? =>
+            {
+                Ok(())
+            }
+            Err(error) => {
+                let now = self.clock.now_micros();
+                self.promises.hold_refusal(question, &error, pinned, now)
+            }
+            Ok(told) => {
+                self.counts.answers += 1;
+                checks::answer(&self.ledger, basis.commit(), question, &told)?;
+                self.promises.hold_erased_in(&erased, &told)
+            }
+        }
+    }
+
+    /// Whether the first vacuum of the snapshot's table came since a read began, or keys were erased at once. As long as there was no
+    /// vacuum, a read begins with versions that the first one may take at that moment; it is refused then, and right when it is
+    /// repeated.
+    async fn meets_first_vacuum(&self, begun_ms: i64) -> Result<bool, Broken> {
+        let snapshot = self.onlooker.snapshot().refresh().await.map_err(told)?;
+        let Some((table, _)) = snapshot.table() else { return Ok(false) };
+        let states = table.states().await.map_err(told)?;
+        let first = states.iter().find(|state| state.transaction(VACUUM_APP_ID).is_some());
+        // Clocks are off by some seconds, and what is known of the snapshot may be a second old.
+        let is_since = |made_ms: i64| made_ms >= begun_ms - 600_000;
+        Ok(self.promises.ends_reads || first.is_some_and(|state| is_since(state.timestamp_ms)))
+    }
+
+    /// The same of what has to do with what is kept of the past.
+    async fn judge_kept(
+        &mut self,
+        number: usize,
+        intent: Intent,
+        done: Done,
+        before: Before,
+    ) -> Result<(), Broken> {
+        let Before { had_faults, acknowledged, begun_ms, .. } = before;
+        let unexcused =
+            |error: &alluvium::Error| match had_faults || error.kind() == ErrorKind::Conflict {
+                true => Ok(()),
+                false => Err(format!(
+                    "{} failed without a fault: {error} ({:?})",
+                    shown(&intent),
+                    error.kind()
+                )),
+            };
+        match (&intent, done) {
+            (Intent::Save(name), Done::Saved(Ok(saved))) => {
+                if saved.log_commit < acknowledged {
+                    return Err(format!(
+                        "invariant 25: savepoint {name} is of commit {}, and {acknowledged} was acknowledged before",
+                        saved.log_commit
+                    ));
+                }
+                self.promises.savepoints.insert(name.clone(), saved.log_commit);
+            }
+            // There is nothing to keep of a state without rows.
+            (Intent::Save(_), Done::Saved(Err(error)))
+                if acknowledged == 0 && error.kind() == ErrorKind::NotFound => {}
+            (Intent::Restore(id, to), Done::Restored(outcome)) => {
                 self.look().await?;
-                match told {
-                    Err(error) => unexcused(&error)?,
-                    Ok(told) => {
-                        self.counts.answers += 1;
-                        checks::answer(&self.ledger, basis.commit(), question, &told)?;
+                match outcome {
+                    Ok(report) => self.promises.hold_restore(id, report.commit)?,
+                    Err(error) if had_faults || error.kind() == ErrorKind::Conflict => {}
+                    Err(error) => {
+                        let now = self.clock.now_micros();
+                        let question = Question::Scan(*to);
+                        self.promises.hold_refusal(&question, &error, None, now)?;
                     }
                 }
             }
+            (Intent::Erase { key, .. }, Done::Erased(Ok(_))) => {
+                self.promises.erased.insert(key.clone());
+            }
+            (_, Done::Held(Ok(basis))) => self.processes[number].held = Some(basis),
+            (Intent::ReadHeld(question), Done::ToldHeld(basis, told, is_held)) => match told {
+                Ok(told) => {
+                    self.counts.answers += 1;
+                    checks::answer(&self.ledger, basis.commit(), question, &told)?;
+                }
+                // What it holds is held however long it takes; what it asks as of an earlier point was not.
+                Err(_) if had_faults || !is_held => {}
+                Err(error)
+                    if error.is_of_missing_file() && self.meets_first_vacuum(begun_ms).await? => {}
+                Err(error) => {
+                    let now = self.clock.now_micros();
+                    let refused = self.promises.hold_refusal(question, &error, None, now);
+                    refused.map_err(|broken| format!("invariant 30, a held read: {broken}"))?;
+                }
+            },
+            (_, Done::Saved(Err(error)) | Done::Released(Err(error)) | Done::Held(Err(error))) => {
+                unexcused(&error)?;
+            }
+            (_, Done::Erased(Err(error))) => unexcused(&error)?,
+            _ => {}
         }
         Ok(())
     }
@@ -86,7 +216,9 @@ impl World {
             let question = Question::Changes(self.newest);
             let found = answer(&self.onlooker, &basis, question).await.map_err(told)?;
             let Answer::Rows(rows) = found else { return Ok(()) };
-            checks::take_over(&mut self.ledger, &mut self.attempts, &rows)?;
+            let promises = &mut self.promises;
+            checks::take_over(&mut self.ledger, &mut self.attempts, promises, &rows)?;
+            promises.note_commits(self.newest + 1..=basis.commit(), self.clock.now_micros());
             self.newest = basis.commit();
         }
         checks::writes(&self.attempts, self.newest)

@@ -1,6 +1,7 @@
 //! Damage to files at rest: every kind of file of a store is flipped, cut, deleted and zeroed, and each read after it gives the rows of the
 //! undamaged store or an error that names the file; `examine` (`verify --deep`) finds it; `repair` brings back what can be made again.
 
+mod archive;
 mod harm;
 
 use std::panic::AssertUnwindSafe;

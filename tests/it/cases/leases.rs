@@ -433,3 +433,30 @@ fn lea_13_the_retention_is_explained_with_the_leases_by_the_program() {
 
 /// `DAY` is longer than any span here, so that days expire within the tests.
 const _: () = assert!(DAY == 24 * HOUR);
+
+/// A basis that is held from before the first vacuum knows of none. What it asks of earlier points begins with no version that one has
+/// taken since.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_from_before_the_first_vacuum_answers_as_of_earlier_points() {
+    let clock = Arc::new(ManualClock::at(START));
+    let home = Home::new();
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    set(&state, &SPANS).await;
+    for hour in 1..4 {
+        clock.set(START + hour * HOUR);
+        change(&state, hour, START + hour * HOUR).await;
+        state.materialize(false).await.unwrap();
+    }
+    let basis = state.reader().hold().await.unwrap();
+    let early = Point::at_commit(basis.commit() - 1);
+    let ask = async || {
+        let found = state.reader().multi_get(&basis, early, &KEYS).await;
+        format!("{found:?}")
+    };
+    let before = ask().await;
+    assert!(before.starts_with("Ok"), "{before}");
+    hours_beside(&state, &state, &clock, 5..12).await;
+    let first = state.snapshot().state();
+    assert!(first.table().unwrap().1.transaction(alluvium_log::VACUUM_APP_ID).is_some());
+    assert_eq!(ask().await, before);
+}

@@ -9,7 +9,10 @@ use arrow::datatypes::{DataType, Schema, TimestampMicrosecondType};
 use datafusion::prelude::SessionContext;
 use deltalake_core::DeltaTable;
 use deltalake_core::delta_datafusion::create_session;
+use deltalake_core::logstore::{StorageConfig, default_logstore};
 use futures::TryStreamExt;
+use object_store::ObjectStore;
+use object_store::prefix::PrefixStore;
 
 /// Opens a table by the URL of its folder.
 pub(crate) async fn open(folder: &Path) -> DeltaTable {
@@ -35,6 +38,16 @@ pub(crate) async fn optimize_from(table: DeltaTable, target_bytes: u64) -> bool 
     let (table, _) =
         table.optimize().with_target_size(target).with_max_concurrent_tasks(1).await.unwrap();
     table.version() != before
+}
+
+/// Bin-packs all files of a table in an object store.
+pub(crate) async fn optimize_in(store: Arc<dyn ObjectStore>, table: &str) {
+    let url = url::Url::parse(&format!("memory:///{table}/")).unwrap();
+    let prefixed = PrefixStore::new(store.clone(), table);
+    let log_store = default_logstore(Arc::new(prefixed), store, &url, &StorageConfig::default());
+    let mut table = DeltaTable::new(log_store);
+    table.load().await.unwrap();
+    assert!(optimize_from(table, 1 << 30).await, "it made a commit");
 }
 
 /// Removes the files that a table no longer refers to, however young they are, by delta-rs.

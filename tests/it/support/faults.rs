@@ -44,6 +44,10 @@ struct Crash {
     calls_left: AtomicI64,
     /// Whether the call at which it dies takes place nevertheless.
     takes_place: AtomicBool,
+    /// Whether only that call fails, and the process lives on.
+    is_survived: AtomicBool,
+    /// Whether it came to that call.
+    is_over: AtomicBool,
     dead: AtomicBool,
 }
 
@@ -62,6 +66,11 @@ impl Crash {
         }
         if self.calls_left.fetch_sub(1, Ordering::SeqCst) > 0 {
             return Fate::Answered;
+        }
+        if self.is_survived.load(Ordering::SeqCst) {
+            self.calls_left.store(i64::MAX, Ordering::SeqCst);
+            self.is_over.store(true, Ordering::SeqCst);
+            return Fate::Never;
         }
         self.dead.store(true, Ordering::SeqCst);
         if self.takes_place.load(Ordering::SeqCst) { Fate::Unanswered } else { Fate::Never }
@@ -141,6 +150,17 @@ impl FaultyStore {
         self.crash.calls_left.store(call, Ordering::SeqCst);
     }
 
+    /// Lets the n-th call from now fail (0: the next one), and all others be answered.
+    pub(crate) fn fail_at(&self, call: i64) {
+        self.crash.is_survived.store(true, Ordering::SeqCst);
+        self.crash.calls_left.store(call, Ordering::SeqCst);
+    }
+
+    /// Whether it came to the call that was to fail.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.crash.is_over.load(Ordering::SeqCst)
+    }
+
     /// Lets the next write of a data file wait: the first value tells when it is reached, the second one lets it go on.
     pub(crate) fn hold_next_data_file(&self) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
         let ((reached, is_reached), (let_go, go_on)) = (oneshot::channel(), oneshot::channel());
@@ -166,6 +186,8 @@ impl FaultyStore {
             crash: Arc::new(Crash {
                 calls_left: AtomicI64::new(i64::MAX),
                 takes_place: AtomicBool::new(false),
+                is_survived: AtomicBool::new(false),
+                is_over: AtomicBool::new(false),
                 dead: AtomicBool::new(false),
             }),
             counts: Counts::default(),

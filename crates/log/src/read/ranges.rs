@@ -175,8 +175,8 @@ impl RangeReader {
         // A file that was cut fails to give what lies beyond: that is no failure of the storage.
         match (self.store.head(&self.path).await, error) {
             (Ok(meta), _) if meta.size != self.size => Err(self.of_other_size(meta.size)),
-            (_, Some(error)) => Err(error.into()),
-            (_, None) => Err(Error::corrupt("the storage gave fewer bytes than the file has")),
+            (_, Some(error)) | (Err(error), None) => Err(error.into()),
+            (Ok(_), None) => Err(Error::corrupt("the storage gave fewer bytes than the file has")),
         }
     }
 

@@ -251,11 +251,43 @@ impl DeltaAccess {
             let aside = self.set_checkpoint_aside(before).await?;
             tracing::warn!(table = %self.table, %aside, "a damaged checkpoint is set aside and made anew");
         }
-        self.write_checkpoint(version).await?;
+        self.write_checkpoint_from(before, version).await?;
         let name = checkpoint_name(version);
         match self.read_log_file(&name).await? {
             Some(bytes) => self.note_checkpoint(version, &bytes).await,
             None => Ok(()),
+        }
+    }
+
+    /// Writes a checkpoint, which is made of the one before: deltalake reads that in parts, and an erase may write it over meanwhile.
+    async fn write_checkpoint_from(&self, before: i64, version: i64) -> Result<()> {
+        for attempt in 1.. {
+            let mark = self.mark_of(before).await?;
+            let written = self.write_checkpoint(version).await;
+            // One that is made once more is written over by this itself.
+            let is_same = before == version || self.mark_of(before).await? == mark;
+            if is_same || attempt >= CHECK_ATTEMPTS && written.is_err() {
+                return written;
+            }
+            if attempt >= CHECK_ATTEMPTS {
+                break;
+            }
+            tokio::time::sleep(CHECK_WAIT * attempt).await;
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "the checkpoint of version {before} was written over {CHECK_ATTEMPTS} times while the next one was made of it: run it again when no key is being erased"
+            ),
+        ))
+    }
+
+    /// What tells a checkpoint from another one in its place; `None` where there is none.
+    async fn mark_of(&self, version: i64) -> Result<Option<(Option<String>, u64)>> {
+        match self.root.head(&self.log_file(&checkpoint_name(version))).await {
+            Ok(meta) => Ok(Some((meta.e_tag, meta.size))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

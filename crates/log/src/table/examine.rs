@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::delta::POINTER;
 use super::listing::{LogListing, Origin};
+use super::load::is_of_log;
 use super::state::TableState;
 use super::{FileAdd, Table, VACUUM_APP_ID, commit_path};
 use crate::checksum::{TAG_CHECK, check_text};
@@ -44,6 +45,8 @@ pub enum FileRole {
     Data,
     /// The record of a savepoint.
     Savepoint,
+    /// An archive as a whole, which is not what the log says.
+    Archive,
 }
 
 /// A file that is damaged or gone.
@@ -53,7 +56,7 @@ pub struct Damage {
     pub file: String,
     /// What it is.
     pub role: FileRole,
-    /// The version of a commit or of a checkpoint; of a data file the greatest commit of its rows.
+    /// The version of a commit or of a checkpoint; of a data file or an archive the greatest commit of its rows.
     pub version: Option<i64>,
     /// Whether the newest version of its table needs it.
     pub is_needed: bool,
@@ -76,6 +79,8 @@ pub struct Examination {
     pub bytes: u64,
     /// Files of other engines without a checksum: they were decoded, which finds most damage but not all.
     pub unchecked_files: u64,
+    /// Rows that were counted in files of an archive.
+    pub rows: u64,
     /// The versions of which there are commits, at least as far as the newest one.
     pub commits: Option<RangeInclusive<i64>>,
 }
@@ -88,7 +93,18 @@ impl Table {
         clock: Arc<dyn Clock>,
         app_ids: &[&str],
     ) -> Result<(Self, Examination)> {
-        let table = Self::new(storage, path, clock, app_ids);
+        Self::examine_as(storage, path, path.to_owned(), clock, app_ids).await
+    }
+
+    /// The same, the table named otherwise in messages.
+    pub(crate) async fn examine_as(
+        storage: &Storage,
+        path: &str,
+        label: String,
+        clock: Arc<dyn Clock>,
+        app_ids: &[&str],
+    ) -> Result<(Self, Examination)> {
+        let table = Self::new(storage, path, clock, app_ids).labelled(label);
         let listing = table.list_log().await?;
         let mut found = Examination::default();
         if let (Some(first), Some(newest)) = (listing.commits.first(), listing.newest()) {
@@ -195,7 +211,11 @@ impl Table {
         state: &TableState,
     ) -> Result<Option<String>> {
         let origins = others(listing, version);
-        let Ok(other) = self.load_from(&origins, version).await else { return Ok(None) };
+        let other = match self.load_from(&origins, version).await {
+            Ok(other) => other,
+            Err(error) if is_of_log(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let files = |state: &TableState| -> BTreeMap<String, (u64, BTreeMap<String, String>)> {
             let of = |add: &FileAdd| (add.path.clone(), (add.size, add.tags.clone()));
             state.files().map(|file| of(&file.add)).collect()
@@ -278,6 +298,15 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// The rows that a data file has by its own footer.
+    pub(crate) async fn rows_stored(&self, add: &FileAdd) -> Result<u64> {
+        let (footer, _) = RangeReader::of(self, add)?.load_metadata().await?;
+        let rows = footer.metadata().file_metadata().num_rows();
+        u64::try_from(rows).map_err(|_| {
+            self.placed(Error::corrupt(format!("{} has {rows} rows by its footer", add.path)))
+        })
     }
 
     /// Reads a data file wholly, and checks it as well as it can be.

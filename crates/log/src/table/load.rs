@@ -84,26 +84,38 @@ impl Table {
     /// A checkpoint doesn't say what commits the rows of another engine's files have: then the farthest origin is asked,
     /// which knows most.
     pub(super) async fn load_from(&self, origins: &[Origin], version: i64) -> Result<TableState> {
-        let mut failure = None;
+        let mut failure: Option<Error> = None;
         for origin in origins {
             match self.load_origin(*origin, version).await {
                 Ok(state) => {
                     let farthest = origins.last().filter(|last| *last != origin);
-                    if state.has_unknown_commits()
-                        && let Some(farthest) = farthest
-                        && let Ok(more) = self.load_whole(*farthest, version).await
-                    {
-                        return Ok(more);
-                    }
-                    return Ok(state);
+                    return match farthest.filter(|_| state.has_unknown_commits()) {
+                        Some(farthest) => self.told_by(*farthest, state).await,
+                        None => Ok(state),
+                    };
                 }
                 Err(error) => {
                     tracing::warn!(table = %self.label, ?origin, %error, "a version can't be read from here; trying an older checkpoint");
-                    failure.get_or_insert(error);
+                    // Damage is final, a storage that failed is not: whoever repeats the call may have the answer.
+                    if failure.as_ref().is_none_or(|failure| is_of_log(failure)) {
+                        failure = Some(error);
+                    }
                 }
             }
         }
         Err(failure.unwrap_or_else(|| self.missing_commit(version)))
+    }
+
+    /// The same version, with what an origin further back tells of it. What that does not tell any more stays unknown; but an origin
+    /// that could not be asked has told nothing, and to go on without would be to refuse what can be answered.
+    async fn told_by(&self, farthest: Origin, state: TableState) -> Result<TableState> {
+        match self.load_whole(farthest, state.version).await {
+            Err(error) if is_of_log(&error) => {
+                tracing::warn!(table = %self.label, ?farthest, %error, "what commits another engine's rows have can't be told from here");
+                Ok(state)
+            }
+            told => told,
+        }
     }
 
     pub(super) async fn load_origin(&self, origin: Origin, version: i64) -> Result<TableState> {
@@ -219,8 +231,9 @@ impl Table {
         while let Some(origin) = origins.pop() {
             match self.states_from(origin, newest).await {
                 Ok(states) => return Ok(states),
-                // A younger checkpoint may be whole, or this one is being cleaned up.
-                Err(error) if !origins.is_empty() => {
+                // A younger checkpoint may be whole, or this one is being cleaned up. A storage that failed says neither, and
+                // fewer versions than there are would be taken for all.
+                Err(error) if !origins.is_empty() && is_of_log(&error) => {
                     tracing::debug!(table = %self.label, ?origin, %error, "versions can't be read from here on");
                 }
                 Err(error) => return Err(error),
@@ -310,6 +323,11 @@ impl Table {
         self.older_transactions.write().insert(app_id.to_owned(), found);
         Ok(self.state().transaction(app_id).or(found))
     }
+}
+
+/// Whether an error tells what lies in the log, or lies there no more, and not that it could not be read.
+pub(super) fn is_of_log(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
 }
 
 /// When a commit was made, as it says itself.

@@ -81,7 +81,7 @@ struct Rewritten {
 /// The archive can't be read ([`alluvium_log::ArchiveUnreachable`]): nothing was changed, unless that happened on the way. A file is damaged,
 /// or can't be rewritten without a loss; others were faster every time ([`ErrorKind::Conflict`]). The keys are marked by then: run
 /// it again.
-#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), keys = keys.len()), err(level = "debug"))]
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), keys = keys.len(), basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn erase(
     snapshot: &Snapshot,
     keys: &[String],
@@ -103,6 +103,7 @@ pub async fn erase(
         }
         if log.note_erased(begun, receipt.has_changed()).await.map_err(context)? {
             work.sweep(&mut receipt).await.map_err(context)?;
+            tracing::Span::current().record("commit", log.state().version);
             return Ok(receipt);
         }
     }

@@ -10,6 +10,7 @@ use alluvium_log::{
     MaintenanceSettings, Pins, Result, Table, TableState, VacuumOptions, VacuumReport,
 };
 use serde::{Deserialize, Serialize};
+use tracing::Instrument;
 
 use super::archive::{ArchiveReport, archive};
 use super::compact::{CompactOptions, CompactReport, compact};
@@ -235,7 +236,7 @@ pub struct MaintainReport {
 }
 
 /// Carries out steps of maintenance on a state. It may be killed at any instant and run again.
-#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run), err(level = "debug"))]
+#[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run, basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
     let started = Instant::now();
     let log = snapshot.log();
@@ -263,11 +264,17 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
             continue;
         }
         let begun = Instant::now();
-        let outcome = run(step, snapshot, &settings, options).await.map_err(|error| {
+        let (state, basis) = (log.name(), log.state().version);
+        let commit = tracing::field::Empty;
+        let span = tracing::info_span!("step", %step, state, basis, commit);
+        let outcome = run(step, snapshot, &settings, options).instrument(span.clone()).await;
+        span.record("commit", log.state().version);
+        let outcome = outcome.map_err(|error| {
             error.context(format!("maintaining {}, step {step}", snapshot.log().name()))
         })?;
         report.steps.push(StepReport { step, outcome, elapsed_ms: millis(begun) });
     }
+    tracing::Span::current().record("commit", log.state().version);
     report.log_after = footprint(log.table()).await?;
     report.snapshot_after = snapshot_footprint(snapshot).await?;
     report.archive = ArchiveTotals::of(&log.state());

@@ -170,12 +170,15 @@ impl Snapshot {
                 .map(|state| SnapshotState { table: Some(table.clone()), state: Some(state) })
                 .collect();
         }
-        // Once a vacuum has run, the next one may come at any moment: what it may take then is not begun with.
-        let kept_after = match state.transaction(VACUUM_APP_ID) {
+        // Once a vacuum has run, the next one may come at any moment: what it may take then is not begun with. Who asks may stand on a
+        // version of long ago, which knows nothing of vacuums since.
+        let newest = table.state();
+        let vacuumed = newest.transaction(VACUUM_APP_ID).max(state.transaction(VACUUM_APP_ID));
+        let kept_after = match vacuumed {
             None => i64::MIN,
             Some(_) => self.inner.log.clock().now_ms().saturating_sub(self.kept_ms()?),
         };
-        let whole_from = state.transaction(VACUUM_APP_ID).unwrap_or(0);
+        let whole_from = vacuumed.unwrap_or(0);
         let mut replaced_ms = i64::MAX;
         for known in history.iter().rev().filter(|known| known.version() <= state.version) {
             if known.version() < whole_from || replaced_ms <= kept_after {

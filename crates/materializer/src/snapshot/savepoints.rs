@@ -272,6 +272,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The name is taken, or there is no snapshot yet: materialize first.
+    #[tracing::instrument(level = "info", skip_all, fields(state = self.inner.log.name(), name = name, basis = self.inner.log.state().version, commit = tracing::field::Empty), err(level = "debug"))]
     pub async fn create_savepoint(&self, name: &str, note: Option<&str>) -> Result<Savepoint> {
         validate_savepoint_name(name)?;
         let current = self.refresh().await?;
@@ -289,6 +290,7 @@ impl Snapshot {
         }
         let savepoint = self.savepoint_of(&current, name, note);
         self.put_whole(table, &savepoint).await.map_err(|error| error.context(place))?;
+        tracing::Span::current().record("commit", savepoint.log_commit);
         Ok(savepoint)
     }
 
@@ -363,6 +365,7 @@ impl Snapshot {
     }
 
     /// Lets go of what a savepoint keeps; a vacuum removes it when no read can last so long.
+    #[tracing::instrument(level = "info", skip_all, fields(state = self.inner.log.name(), name = name, commit = tracing::field::Empty), err(level = "debug"))]
     pub async fn release_savepoint(&self, name: &str) -> Result<Savepoint> {
         let path = self.named_path(name);
         let records = self.records().await?;
@@ -378,6 +381,7 @@ impl Snapshot {
                 format!("{} has no savepoint {name:?}: there is {known}", self.inner.log.name()),
             ));
         };
+        tracing::Span::current().record("commit", record.savepoint.log_commit);
         self.release(&path, &record.savepoint).await
     }
 

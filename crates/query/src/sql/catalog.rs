@@ -56,6 +56,21 @@ impl Pins {
         try_join_all(names.into_iter().map(|name| self.basis(name))).await.map(|_| ())
     }
 
+    /// Tells in the span of the statement which states it has pinned, and at which commits, in the same order.
+    pub(super) fn tell(&self) {
+        let span = tracing::Span::current();
+        if span.is_disabled() {
+            return;
+        }
+        let pinned: Vec<(&str, String)> = self
+            .states
+            .iter()
+            .filter_map(|(name, pin)| Some((name.as_str(), pin.basis.get()?.commit().to_string())))
+            .collect();
+        let (names, commits): (Vec<_>, Vec<_>) = pinned.into_iter().unzip();
+        span.record("state", names.join(", ")).record("basis", commits.join(", "));
+    }
+
     async fn basis(&self, name: &str) -> Result<Option<(Reader, Basis)>> {
         let Some(pin) = self.states.get(name) else { return Ok(None) };
         let basis = pin.basis.get_or_try_init(|| pin.reader.hold()).await?;

@@ -89,6 +89,7 @@ impl SqlSession {
     /// Runs one statement that reads. Its errors while rows come are told by [`sql_error`](super::sql_error).
     ///
     /// `name => value` works in the table functions here.
+    #[tracing::instrument(name = "sql", level = "debug", skip_all, fields(state = tracing::field::Empty, basis = tracing::field::Empty), err(level = "debug"))]
     pub async fn query(&self, sql: &str) -> Result<SendableRecordBatchStream> {
         let pins = Pins::new(&self.readers);
         let context = self.context_over(&pins);
@@ -99,6 +100,7 @@ impl SqlSession {
             .statement_to_plan(parsed.statement)
             .await
             .map_err(|error| planning_error(error, &pins.names()))?;
+        pins.tell();
         let only_reads = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false)

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, KeyErased, MaintainStep, ManualClock, Point, Store};
+use alluvium::{
+    ErrorKind, KeyErased, MaintainStep, ManualClock, Point, RawState, RestoreOptions,
+    RestoreOutcome, Store,
+};
 use alluvium_log::KeyFilter;
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
@@ -12,7 +15,7 @@ use object_store::ObjectStore;
 
 use super::{KEY, LONG, VALUE, append_days, batch, create_in, erase, fill, found, long_key, rest};
 use crate::support::faults::{FaultyStore, open};
-use crate::support::search::{holding, objects_of};
+use crate::support::search::{holding, objects_of, texts};
 use crate::support::stores::{DAY, Home, SECOND, START, assert_sound, settings};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,4 +171,102 @@ async fn several_erases_at_once_leave_none_of_their_keys() {
     }
     assert_eq!(state.log().erased().unwrap().unwrap().len(), 4);
     assert_sound(&state).await;
+}
+
+/// What a state's key has, by a handle that sees no faults.
+async fn text_of(state: &RawState, key: &str) -> Option<String> {
+    let row = state.get(Point::LATEST, key).await.unwrap().found()?;
+    texts(&row).pop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_leaves_out_keys_that_are_erased_before_it_or_meanwhile() {
+    let (built, clock) = (FaultyStore::new(), Arc::new(ManualClock::at(START)));
+    let state = create_in(&open(&built, &clock).await, alluvium::OrderBy::Version).await;
+    let text = |text: &str| Some(text.to_owned());
+    for (n, word) in [(1, "first"), (2, "second")] {
+        state.append(&batch(&[(KEY, n, text(VALUE)), ("u", n, text(word))], START)).await.unwrap();
+    }
+    state.append(&batch(&[(KEY, 3, None)], START)).await.unwrap();
+    let options = RestoreOptions { to: Point::at_commit(1), ..RestoreOptions::default() };
+    for (is_whole, call) in
+        [true, false].into_iter().flat_map(|whole| (-1..40).map(move |n| (whole, n)))
+    {
+        let faulty = built.forked();
+        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
+        let eraser = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let gone = async || match is_whole {
+            true => drop(erase(&eraser, KEY, false).await),
+            false => drop(eraser.log().mark_erased(&[KEY.to_owned()]).await.unwrap()),
+        };
+        let outcome = if call < 0 {
+            gone().await;
+            state.restore(&options).await
+        } else {
+            let (mut reached, let_go) = faulty.hold_call(call as u64);
+            let (restored, options) = (state.clone(), options.clone());
+            let mut restoring = tokio::spawn(async move { restored.restore(&options).await });
+            tokio::select! {
+                _ = &mut reached => {
+                    gone().await;
+                    let_go.send(()).unwrap();
+                    restoring.await.unwrap()
+                }
+                outcome = &mut restoring => outcome.unwrap(),
+            }
+        };
+        let report = outcome.unwrap_or_else(|error| panic!("call {call}, {is_whole}: {error}"));
+        assert_eq!(report.outcome, RestoreOutcome::Restored, "call {call}: {report:?}");
+        let after = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let restored = text_of(&after, "u").await.unwrap();
+        assert!(restored.contains("first"), "call {call}: {restored}");
+        let is_marked = after.log().erased().unwrap().is_some_and(|erased| erased.contains(KEY));
+        let marked = eraser.log().state().version;
+        let basis = after.reader().basis().await.unwrap();
+        let after_marker = if is_marked { marked.min(basis.commit()) } else { basis.commit() };
+        let later = after.reader().changes_rows(&basis, after_marker).await.unwrap();
+        let later: Vec<RecordBatch> = later.try_collect().await.unwrap();
+        let rows: Vec<String> = later.iter().flat_map(texts).collect();
+        assert!(!rows.iter().any(|row| row.contains(KEY)), "call {call}: {rows:?}");
+        if is_whole && is_marked {
+            assert_eq!(text_of(&after, KEY).await, None, "call {call}");
+        }
+    }
+}
+
+/// A checkpoint is made of the one before, which an erase writes over; whoever reads it in parts may get some of either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_is_made_while_an_erase_writes_over_the_one_before_is_whole() {
+    let (built, clock) = (FaultyStore::new(), Arc::new(ManualClock::at(START)));
+    let state = create_in(&open(&built, &clock).await, alluvium::OrderBy::Version).await;
+    append_days(&state, &clock, 0..1).await;
+    state.materialize(false).await.unwrap();
+    state.log().table().checkpoint().await.unwrap();
+    append_days(&state, &clock, 1..2).await;
+    let erased = [KEY.to_owned(), long_key()];
+    let before = rest(&state, 6, &erased).await;
+    for call in 0.. {
+        let faulty = built.forked();
+        let state = open(&faulty, &clock).await.raw_state("s").await.unwrap();
+        let eraser = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+        let (mut reached, let_go) = faulty.hold_call(call);
+        let table = state.log().table().clone();
+        let mut writing = tokio::spawn(async move { table.checkpoint().await });
+        let is_reached = tokio::select! {
+            _ = &mut reached => true,
+            outcome = &mut writing => { outcome.unwrap().unwrap(); false }
+        };
+        if !is_reached {
+            break;
+        }
+        eraser.erase(&erased, false).await.unwrap();
+        let_go.send(()).unwrap();
+        let outcome = writing.await.unwrap();
+        assert!(outcome.is_ok(), "call {call}: {outcome:?}");
+        let store = open(&faulty.reborn(), &clock).await;
+        let report = store.examine("s").await.unwrap();
+        assert!(report.is_sound(), "call {call}: {report:?}");
+        let after = store.raw_state("s").await.unwrap();
+        assert_eq!(rest(&after, 6, &erased).await, before, "call {call}");
+    }
 }
