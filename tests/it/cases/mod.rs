@@ -11,6 +11,7 @@ mod erase;
 mod ergonomics;
 mod expire;
 mod foreign;
+mod forks;
 mod input;
 mod leader;
 mod leases;

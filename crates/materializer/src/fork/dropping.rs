@@ -1,0 +1,212 @@
+//! Dropping a fork: first it is no state any more, then its files go, and its name last.
+
+use std::sync::Arc;
+
+use alluvium_log::{
+    CLOCK_MARGIN_MS, Clock, Error, ErrorKind, ForkRecord, LEASE_SPAN_MS, Log, LogOptions,
+    NameFolder, Result, Storage, archive_path, log_path, told_unfinished,
+};
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use serde::Serialize;
+
+use crate::snapshot::Snapshot;
+
+/// How often a folder is listed, in case that somebody still writes there.
+const MAX_LISTINGS: usize = 8;
+
+/// What dropping a fork removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DropReport {
+    /// The fork.
+    pub name: String,
+    /// The state that it was made of.
+    pub parent: String,
+    /// The commit that it was made at.
+    pub commit: i64,
+    /// Files removed.
+    pub files: u64,
+}
+
+/// Drops a fork, whole or not: it and all that was appended to it is gone. Its parent, and forks that were made of it, are not touched.
+///
+/// # Errors
+/// The name is not that of a fork; or the fork is being made by somebody who was at work within the last hour.
+pub async fn drop_fork(storage: &Storage, name: &str, options: &LogOptions) -> Result<DropReport> {
+    let names = NameFolder::of(storage);
+    let Some(record) = names.fork(name).await? else {
+        return Err(no_fork(storage, &names, name).await);
+    };
+    let now_ms = options.clock.now_ms();
+    let record = match record.dropped_ms {
+        Some(_) => record,
+        None => {
+            let archive = match storage.has_state(name).await? {
+                true => archive_of(storage, name, options).await.unwrap_or(record.archive.clone()),
+                false => {
+                    check_left_over(&record, options.clock.as_ref())?;
+                    record.archive.clone()
+                }
+            };
+            let record = ForkRecord { dropped_ms: Some(now_ms), archive, ..record };
+            names.note(&record).await?;
+            record
+        }
+    };
+    close(storage, name).await?;
+    let mut files = remove_all(storage, &Path::from(name)).await?;
+    if let Some(home) = archive_home(&record, options)? {
+        files += remove_all(&home, &Path::from(archive_path(name))).await?;
+    }
+    names.give_back(name).await?;
+    metrics::counter!(crate::metrics::FORKS_DROPPED).increment(1);
+    Ok(DropReport {
+        name: name.to_owned(),
+        parent: record.parent().to_owned(),
+        commit: record.commit,
+        files,
+    })
+}
+
+/// Removes what there is of a fork that could not be made, whose gate was not put in place.
+pub(super) async fn remove_unfinished(snapshot: &Snapshot, record: &ForkRecord) -> Result<()> {
+    let storage = snapshot.storage();
+    let names = NameFolder::of(storage);
+    match names.fork(&record.name).await? {
+        Some(found) if found.id == record.id && !storage.has_state(&record.name).await? => {}
+        _ => return names.give_back_own(&record.name, &record.id).await,
+    }
+    let options = snapshot.log().options();
+    let record = ForkRecord { dropped_ms: Some(options.clock.now_ms()), ..record.clone() };
+    names.note(&record).await?;
+    drop_fork(storage, &record.name, options).await.map(drop)
+}
+
+/// Where the archive of a whole fork lies as it is set now; `None` where the fork can't be opened.
+async fn archive_of(storage: &Storage, name: &str, options: &LogOptions) -> Option<Option<String>> {
+    let options = LogOptions { background_checkpoints: false, ..options.clone() };
+    let log = match Log::open(storage, name, options).await {
+        Ok(log) => log?,
+        Err(error) => {
+            tracing::warn!(fork = name, %error, "the fork to be dropped can't be opened");
+            return None;
+        }
+    };
+    log.maintenance_settings().ok().map(|settings| settings.archive)
+}
+
+/// The store of an archive that lies elsewhere.
+fn archive_home(record: &ForkRecord, options: &LogOptions) -> Result<Option<Storage>> {
+    match (&record.archive, &options.archive) {
+        (None, _) => Ok(None),
+        (Some(_), Some(given)) => Ok(Some(given.clone())),
+        (Some(uri), None) => Storage::open(uri, options.durability).map(Some),
+    }
+}
+
+fn check_left_over(record: &ForkRecord, clock: &dyn Clock) -> Result<()> {
+    let until_ms = record.renewed_ms.saturating_add(LEASE_SPAN_MS + CLOCK_MARGIN_MS);
+    if clock.now_ms() > until_ms {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "{}; it can be dropped then, or when nobody has worked on it for an hour",
+            told_unfinished(record)
+        ),
+    ))
+}
+
+async fn no_fork(storage: &Storage, names: &NameFolder, name: &str) -> Error {
+    match storage.has_state(name).await {
+        Ok(true) => {
+            return Error::invalid(format!(
+                "the state {name} is no fork, and only forks can be dropped; nothing was removed"
+            ));
+        }
+        Ok(false) => {}
+        Err(error) => return error,
+    }
+    let known = match names.forks().await {
+        Ok(forks) => forks.iter().map(|fork| fork.name.clone()).collect::<Vec<_>>(),
+        Err(error) => return error,
+    };
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Error::new(ErrorKind::NotFound, format!("there is no fork {name:?}: there is {known}"))
+}
+
+/// Removes what a reading of the log may begin with, what others build on last: then there is no state any more.
+async fn close(storage: &Storage, name: &str) -> Result<()> {
+    let store = storage.object_store();
+    let folder = Path::from(log_path(name)).join("_delta_log");
+    for _ in 0..MAX_LISTINGS {
+        let mut gates: Vec<Path> = list(store, &folder)
+            .await?
+            .into_iter()
+            .map(|meta| meta.location)
+            .filter(|path| is_gate(path.filename().unwrap_or_default()))
+            .collect();
+        if gates.is_empty() {
+            return Ok(());
+        }
+        // Names begin with the version, but for the hint, which goes first; the first commit goes last.
+        gates.sort_unstable_by(|a, b| {
+            let rank = |path: &Path| {
+                let name = path.filename().unwrap_or_default().to_owned();
+                (name == FIRST, !name.starts_with('_'), std::cmp::Reverse(name))
+            };
+            rank(a).cmp(&rank(b))
+        });
+        for gate in gates {
+            remove(store, &gate).await?;
+        }
+    }
+    Err(busy(name))
+}
+
+const FIRST: &str = "00000000000000000000.json";
+
+fn is_gate(name: &str) -> bool {
+    let is_checkpoint = name.len() > 20
+        && name.is_char_boundary(20)
+        && name.as_bytes()[..20].iter().all(u8::is_ascii_digit)
+        && name[20..].starts_with(".checkpoint.");
+    name == FIRST || name == "_last_checkpoint" || is_checkpoint
+}
+
+async fn remove_all(storage: &Storage, folder: &Path) -> Result<u64> {
+    let store = storage.object_store();
+    let mut removed = 0;
+    for _ in 0..MAX_LISTINGS {
+        let found = list(store, folder).await?;
+        if found.is_empty() {
+            return Ok(removed);
+        }
+        for meta in found {
+            remove(store, &meta.location).await?;
+            removed += 1;
+        }
+    }
+    Err(busy(folder.as_ref()))
+}
+
+fn busy(place: &str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("somebody still writes to {place}: stop who does, and drop the fork again"),
+    )
+}
+
+async fn list(store: &Arc<dyn ObjectStore>, folder: &Path) -> Result<Vec<ObjectMeta>> {
+    let listed = store.list(Some(folder)).try_collect().await;
+    listed.map_err(|error| Error::from(error).context(folder))
+}
+
+async fn remove(store: &Arc<dyn ObjectStore>, path: &Path) -> Result<()> {
+    match store.delete(path).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(Error::from(error).context(path)),
+    }
+}
