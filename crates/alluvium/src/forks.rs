@@ -3,8 +3,8 @@
 //! Making and dropping them is `alluvium_materializer::fork`; here is what an application calls. Bringing a fork's changes back to its
 //! parent is in `promote.rs`. Why it is so: `docs/decisions/033-forks.md`.
 
-use alluvium_log::{ErrorKind, ForkRecord, NameFolder};
-use alluvium_materializer::{DropReport, ForkOptions, ForkReport, drop_fork, fork};
+use alluvium_log::{ErrorKind, ForkRecord, MaintenanceSettings, NameFolder};
+use alluvium_materializer::{DropReport, ForkOptions, ForkReport, drop_fork, fork, is_left_over};
 use alluvium_query::Point;
 use serde::Serialize;
 
@@ -36,6 +36,15 @@ pub struct Fork {
     pub created_ms: i64,
     /// What has become of it.
     pub status: ForkStatus,
+}
+
+/// What was left of forks by those who died.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOvers {
+    /// Those that were removed.
+    pub(crate) removed: Vec<String>,
+    /// Those that could not be.
+    pub(crate) failed: Vec<(String, Error)>,
 }
 
 impl Store {
@@ -119,6 +128,38 @@ impl Store {
     pub async fn drop_fork(&self, name: &str) -> Result<DropReport> {
         self.forget(name).await;
         drop_fork(self.storage(), name, &self.log_options()).await
+    }
+
+    /// Removes what is left of forks whose maker, or dropper, died longer ago than what no version has stays.
+    pub(crate) async fn remove_left_overs(&self, dry_run: bool) -> LeftOvers {
+        let mut found = LeftOvers::default();
+        let forks = match NameFolder::of(self.storage()).forks().await {
+            Ok(forks) => forks,
+            Err(error) => {
+                found.failed.push(("(forks)".to_owned(), error));
+                return found;
+            }
+        };
+        for record in forks {
+            match self.remove_left_over(&record, dry_run).await {
+                Ok(true) => found.removed.push(record.name),
+                Ok(false) => {}
+                Err(error) => found.failed.push((record.name, error)),
+            }
+        }
+        found
+    }
+
+    async fn remove_left_over(&self, record: &ForkRecord, dry_run: bool) -> Result<bool> {
+        let grace_ms = MaintenanceSettings::default().orphan_grace_ms;
+        let is_old = is_left_over(record, grace_ms, self.clock().now_ms());
+        if !is_old || record.dropped_ms.is_none() && self.storage().has_state(&record.name).await? {
+            return Ok(false);
+        }
+        if !dry_run {
+            self.drop_fork(&record.name).await?;
+        }
+        Ok(true)
     }
 
     /// The record of a fork that is whole.

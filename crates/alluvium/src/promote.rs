@@ -65,7 +65,7 @@ pub struct PromoteReport {
     pub parent: String,
     /// What came of it.
     pub outcome: PromoteOutcome,
-    /// The changes are those of the fork's commits after this one: the one that it was made at, or was promoted as of last.
+    /// The changes are those of the fork's commits after this one: the first one of its own, or the one that it was promoted as of last.
     pub since_commit: i64,
     /// And up to this one.
     pub fork_commit: i64,
@@ -110,8 +110,9 @@ impl Store {
                 "the parent is not the state that the fork was made of: it was replaced",
             )));
         }
-        let promotion =
-            Promotion { fork, parent: parent.clone(), at: record.commit, app_id: record.id };
+        // The fork's own first commit adds nothing to the one that it was made at; a savepoint of the fork can keep it.
+        let at = record.commit + 1;
+        let promotion = Promotion { fork, parent: parent.clone(), at, app_id: record.id };
         promotion.run(options).boxed().await.map_err(context)
     }
 }

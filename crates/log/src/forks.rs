@@ -30,6 +30,8 @@ pub const PROPERTY_FORK_OF: &str = "alluvium.forkOf";
 
 const FOLDER: &str = "_alluvium/names";
 const FORMAT_VERSION: i64 = 1;
+/// How often a name is tried that others take and give back.
+const MAX_CLAIMS: u32 = 64;
 /// Of the sums of records.
 const SEED: u64 = 0;
 
@@ -138,28 +140,37 @@ impl NameFolder {
     /// # Errors
     /// Whether it was taken could not be learned ([`ErrorKind::Unknown`]): look at it again.
     pub async fn claim(&self, name: &str, claim: &NameClaim) -> Result<Option<NameClaim>> {
-        let path = Self::path(name);
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let put = self.store.put_opts(&path, sealed(claim)?.into(), options).await;
-        let Err(error) = put else { return Ok(None) };
-        let is_taken = matches!(error, object_store::Error::AlreadyExists { .. });
-        match self.read(name).await {
-            // The reply may be lost and the record written.
-            Ok(Some(found)) if found == *claim && *claim != NameClaim::Create => Ok(None),
-            Ok(Some(found)) => Ok(Some(found)),
-            // It was given back meanwhile.
-            Ok(None) if is_taken => Err(Error::new(
-                ErrorKind::Conflict,
-                format!("another process was at work on the name {name:?}: try again"),
-            )),
-            Ok(None) => Err(Error::from(error).context(path)),
-            Err(unread) if is_taken => Err(unread),
-            Err(_) => Err(Error::new(
-                ErrorKind::Unknown,
-                format!("whether the name {name:?} was taken could not be learned: try again"),
-            )
-            .with_source(error)),
+        let (path, bytes) = (Self::path(name), sealed(claim)?);
+        for _ in 0..MAX_CLAIMS {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let put = self.store.put_opts(&path, bytes.clone().into(), options).await;
+            let Err(error) = put else { return Ok(None) };
+            let is_taken = matches!(error, object_store::Error::AlreadyExists { .. });
+            match self.read(name).await {
+                // The reply may be lost and the record written.
+                Ok(Some(found)) if found == *claim && *claim != NameClaim::Create => {
+                    return Ok(None);
+                }
+                Ok(Some(found)) => return Ok(Some(found)),
+                // It was given back meanwhile.
+                Ok(None) if is_taken => {}
+                Ok(None) => return Err(Error::from(error).context(path)),
+                Err(unread) if is_taken => return Err(unread),
+                Err(_) => {
+                    return Err(Error::new(
+                        ErrorKind::Unknown,
+                        format!(
+                            "whether the name {name:?} was taken could not be learned: try again"
+                        ),
+                    )
+                    .with_source(error));
+                }
+            }
         }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!("others took the name {name:?} and gave it back all the time: try again"),
+        ))
     }
 
     /// Who has a name.
@@ -303,6 +314,8 @@ fn sealed(claim: &NameClaim) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::storage::Durability;
 
@@ -333,7 +346,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         names.claim_for_creation("c").await.unwrap();
         names.claim_for_creation("c").await.unwrap();
-        assert_eq!(names.forks().await.unwrap(), [record.clone()]);
+        assert_eq!(names.forks().await.unwrap(), std::slice::from_ref(&record));
         assert!(record.comes_from("z-id") && !record.comes_from("b-id"));
         names.created("c").await.unwrap();
         names.created("b").await.unwrap();

@@ -212,6 +212,8 @@ async fn a_fork_is_what_its_parent_was_and_both_go_their_own_way() {
         for side in &sides {
             side.check_all(&format!("seed {seed}, vacuumed")).await;
             assert_sound(&side.state).await;
+            let looked = fresh.examine(side.state.name()).await.unwrap();
+            assert!(looked.is_sound(), "seed {seed}: {looked:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
-use super::listing::{LogFileKind, Origin};
+use super::listing::{LogFileKind, LogListing, Origin};
 use super::state::TableState;
 use super::vacuum::names_of;
 use super::{Action, CommitInfo, Table, VACUUM_APP_ID, commit_path, delta};
@@ -75,44 +75,12 @@ impl Table {
         let telling = newest.oldest_telling_commit().map_or(i64::MAX, |commit| commit - 1);
         let least = oldest.version.min(telling.max(0));
         let listing = self.list_log().await?;
-        let name = |version: i64, end: &str| Path::from(format!("_delta_log/{version:020}{end}"));
-        let there: HashSet<&Path> = listing.files.iter().map(|file| &file.meta.location).collect();
-        let checkpoint = |at: i64| name(at, ".checkpoint.parquet");
-        let origin = listing.origins(newest.version).into_iter().find(|origin| match origin {
-            // Of a checkpoint in several files none is the last one to come.
-            Origin::Checkpoint(at) => *at <= least && there.contains(&checkpoint(*at)),
-            Origin::First => true,
-        });
-        let Some(origin) = origin else {
+        let Some((log, gate, after)) = log_files(&listing, newest.version, least) else {
             return Err(self.placed(Error::new(
                 ErrorKind::PointUnavailable,
                 format!("the commits that version {} is made of are cleaned up", oldest.version),
             )));
         };
-        let first = match origin {
-            Origin::Checkpoint(at) => at,
-            Origin::First => 0,
-        };
-        let commits = listing.files.iter().filter(|file| {
-            file.kind == LogFileKind::Commit && (first..=newest.version).contains(&file.version)
-        });
-        let mut log: Vec<Path> = commits.map(|file| file.meta.location.clone()).collect();
-        let noted = |at: i64| there.contains(&name(at, ".alluvium.json"));
-        let gate = match origin {
-            Origin::First => {
-                log.retain(|path| *path != commit_path(0));
-                commit_path(0)
-            }
-            Origin::Checkpoint(at) => {
-                log.extend(noted(at).then(|| name(at, ".alluvium.json")));
-                checkpoint(at)
-            }
-        };
-        let nearest = listing.checkpoints.range(..=newest.version).next_back().copied();
-        let nearest = nearest.filter(|at| *at > first && there.contains(&checkpoint(*at)));
-        let after = nearest
-            .iter()
-            .flat_map(|&at| [noted(at).then(|| name(at, ".alluvium.json")), Some(checkpoint(at))]);
         Ok(LinkPlan {
             from: Path::from(from),
             version: newest.version,
@@ -121,7 +89,7 @@ impl Table {
             data,
             log,
             gate,
-            after: after.flatten().collect(),
+            after,
         })
     }
 
@@ -149,6 +117,45 @@ impl Table {
     }
 }
 
+/// What of a log folder a version is read from that goes back to another one at least: what has to be there before the gate, the gate,
+/// and what may come after it. `None` where that is cleaned up.
+fn log_files(
+    listing: &LogListing,
+    version: i64,
+    least: i64,
+) -> Option<(Vec<Path>, Path, Vec<Path>)> {
+    let name = |version: i64, end: &str| Path::from(format!("_delta_log/{version:020}{end}"));
+    let there: HashSet<&Path> = listing.files.iter().map(|file| &file.meta.location).collect();
+    let checkpoint = |at: i64| name(at, ".checkpoint.parquet");
+    let noted = |at: i64| Some(name(at, ".alluvium.json")).filter(|note| there.contains(note));
+    let origin = listing.origins(version).into_iter().find(|origin| match origin {
+        // Of a checkpoint in several files none is the last one to come.
+        Origin::Checkpoint(at) => *at <= least && there.contains(&checkpoint(*at)),
+        Origin::First => true,
+    })?;
+    let first = match origin {
+        Origin::Checkpoint(at) => at,
+        Origin::First => 0,
+    };
+    let commits = listing.files.iter().filter(|file| {
+        file.kind == LogFileKind::Commit && (first..=version).contains(&file.version)
+    });
+    let mut log: Vec<Path> = commits.map(|file| file.meta.location.clone()).collect();
+    let gate = match origin {
+        Origin::First => commit_path(0),
+        Origin::Checkpoint(at) => checkpoint(at),
+    };
+    log.retain(|path| *path != gate);
+    if let Origin::Checkpoint(at) = origin {
+        log.extend(noted(at));
+    }
+    let nearest = listing.checkpoints.range(..=version).next_back().copied();
+    let nearest = nearest.filter(|at| *at > first && there.contains(&checkpoint(*at)));
+    let after = nearest.iter().flat_map(|&at| [noted(at), Some(checkpoint(at))]).flatten();
+    let after = after.collect();
+    Some((log, gate, after))
+}
+
 fn gone(path: &str) -> Error {
     Error::new(
         ErrorKind::PointUnavailable,
@@ -168,6 +175,9 @@ pub struct Linking<'a> {
 
 impl<'a> Linking<'a> {
     /// Of a table below another path.
+    ///
+    /// # Errors
+    /// Commits of another table lie there.
     pub async fn begin(
         store: &'a Arc<dyn ObjectStore>,
         plan: &'a LinkPlan,
@@ -180,7 +190,30 @@ impl<'a> Linking<'a> {
             .try_collect()
             .await
             .map_err(|error| Error::from(error).context(&to))?;
-        Ok(Self { store, plan, to, there: listed.into_iter().collect() })
+        let linking = Self { store, plan, to, there: listed.into_iter().collect() };
+        linking.check_log_folder()?;
+        Ok(linking)
+    }
+
+    /// What others have left in the log folder would become part of the new table some day.
+    fn check_log_folder(&self) -> Result<()> {
+        let (plan, own) = (self.plan, commit_path(self.plan.version + 1));
+        let of_plan = plan.log.iter().chain(&plan.after).chain([&plan.gate, &own]);
+        let known: HashSet<String> =
+            of_plan.map(|path| joined(&self.to, path).as_ref().to_owned()).collect();
+        let folder = joined(&self.to, &Path::from("_delta_log"));
+        let is_strange = |path: &&String| {
+            Path::from(path.as_str()).prefix_matches(&folder) && !known.contains(*path)
+        };
+        match self.there.iter().find(is_strange) {
+            None => Ok(()),
+            Some(path) => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!(
+                    "{path} lies there and is not of this fork: use another name, or remove it"
+                ),
+            )),
+        }
     }
 
     /// In how many parts everything but the gate is linked.

@@ -7,14 +7,17 @@ use alluvium_log::{
     NameFolder, Result, Storage, archive_path, log_path, told_unfinished,
 };
 use futures::TryStreamExt;
+use futures::future::try_join_all;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt};
 use serde::Serialize;
 
 use crate::snapshot::Snapshot;
 
 /// How often a folder is listed, in case that somebody still writes there.
 const MAX_LISTINGS: usize = 8;
+/// Files that are removed at the same time.
+const REMOVE_CONCURRENCY: usize = 16;
 
 /// What dropping a fork removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -54,12 +57,13 @@ pub async fn drop_fork(storage: &Storage, name: &str, options: &LogOptions) -> R
             record
         }
     };
-    close(storage, name).await?;
-    let mut files = remove_all(storage, &Path::from(name)).await?;
+    let dropping = Dropping { names: &names, record: &record };
+    dropping.close(storage).await?;
+    let mut files = dropping.remove_all(storage, &Path::from(name)).await?;
     if let Some(home) = archive_home(&record, options)? {
-        files += remove_all(&home, &Path::from(archive_path(name))).await?;
+        files += dropping.remove_all(&home, &Path::from(archive_path(name))).await?;
     }
-    names.give_back(name).await?;
+    names.give_back_own(name, &record.id).await?;
     metrics::counter!(crate::metrics::FORKS_DROPPED).increment(1);
     Ok(DropReport {
         name: name.to_owned(),
@@ -67,6 +71,12 @@ pub async fn drop_fork(storage: &Storage, name: &str, options: &LogOptions) -> R
         commit: record.commit,
         files,
     })
+}
+
+/// Whether a fork that is not whole, or is being dropped, is a left-over of somebody who died: none has been at work on it for so long.
+pub fn is_left_over(record: &ForkRecord, grace_ms: i64, now_ms: i64) -> bool {
+    let last_ms = record.dropped_ms.unwrap_or(record.renewed_ms);
+    last_ms.saturating_add(grace_ms.max(LEASE_SPAN_MS + CLOCK_MARGIN_MS)) < now_ms
 }
 
 /// Removes what there is of a fork that could not be made, whose gate was not put in place.
@@ -106,8 +116,7 @@ fn archive_home(record: &ForkRecord, options: &LogOptions) -> Result<Option<Stor
 }
 
 fn check_left_over(record: &ForkRecord, clock: &dyn Clock) -> Result<()> {
-    let until_ms = record.renewed_ms.saturating_add(LEASE_SPAN_MS + CLOCK_MARGIN_MS);
-    if clock.now_ms() > until_ms {
+    if is_left_over(record, 0, clock.now_ms()) {
         return Ok(());
     }
     Err(Error::new(
@@ -137,33 +146,64 @@ async fn no_fork(storage: &Storage, names: &NameFolder, name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no fork {name:?}: there is {known}"))
 }
 
-/// Removes what a reading of the log may begin with, what others build on last: then there is no state any more.
-async fn close(storage: &Storage, name: &str) -> Result<()> {
-    let store = storage.object_store();
-    let folder = Path::from(log_path(name)).join("_delta_log");
-    for _ in 0..MAX_LISTINGS {
-        let mut gates: Vec<Path> = list(store, &folder)
-            .await?
-            .into_iter()
-            .map(|meta| meta.location)
-            .filter(|path| is_gate(path.filename().unwrap_or_default()))
-            .collect();
-        if gates.is_empty() {
-            return Ok(());
-        }
-        // Names begin with the version, but for the hint, which goes first; the first commit goes last.
-        gates.sort_unstable_by(|a, b| {
-            let rank = |path: &Path| {
+/// A fork whose record says that it is dropped.
+struct Dropping<'a> {
+    names: &'a NameFolder,
+    record: &'a ForkRecord,
+}
+
+impl Dropping<'_> {
+    /// Removes what a reading of the log may begin with, what others build on last: then there is no state any more.
+    async fn close(&self, storage: &Storage) -> Result<()> {
+        let store = storage.object_store();
+        let folder = Path::from(log_path(&self.record.name)).join("_delta_log");
+        for _ in 0..MAX_LISTINGS {
+            let mut gates: Vec<Path> = list(store, &folder).await?;
+            gates.retain(|path| is_gate(path.filename().unwrap_or_default()));
+            if gates.is_empty() {
+                return Ok(());
+            }
+            // Names begin with the version, but for the hint, which goes first; the first commit goes last.
+            gates.sort_by_cached_key(|path| {
                 let name = path.filename().unwrap_or_default().to_owned();
                 (name == FIRST, !name.starts_with('_'), std::cmp::Reverse(name))
-            };
-            rank(a).cmp(&rank(b))
-        });
-        for gate in gates {
-            remove(store, &gate).await?;
+            });
+            for gate in gates {
+                self.check().await?;
+                remove(store, &gate).await?;
+            }
+        }
+        Err(busy(&self.record.name))
+    }
+
+    async fn remove_all(&self, storage: &Storage, folder: &Path) -> Result<u64> {
+        let store = storage.object_store();
+        let mut removed = 0;
+        for _ in 0..MAX_LISTINGS {
+            let found = list(store, folder).await?;
+            if found.is_empty() {
+                return Ok(removed);
+            }
+            for chunk in found.chunks(REMOVE_CONCURRENCY) {
+                self.check().await?;
+                let removals: Vec<_> = chunk.iter().map(|path| remove(store, path)).collect();
+                try_join_all(removals).await?;
+                removed += chunk.len() as u64;
+            }
+        }
+        Err(busy(folder.as_ref()))
+    }
+
+    /// Makes sure that the name is not another fork's by now, because somebody else has dropped this one too.
+    async fn check(&self) -> Result<()> {
+        match self.names.fork(&self.record.name).await? {
+            Some(found) if found.id == self.record.id => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Conflict,
+                format!("another process has dropped the fork {} meanwhile", self.record.name),
+            )),
         }
     }
-    Err(busy(name))
 }
 
 const FIRST: &str = "00000000000000000000.json";
@@ -176,22 +216,6 @@ fn is_gate(name: &str) -> bool {
     name == FIRST || name == "_last_checkpoint" || is_checkpoint
 }
 
-async fn remove_all(storage: &Storage, folder: &Path) -> Result<u64> {
-    let store = storage.object_store();
-    let mut removed = 0;
-    for _ in 0..MAX_LISTINGS {
-        let found = list(store, folder).await?;
-        if found.is_empty() {
-            return Ok(removed);
-        }
-        for meta in found {
-            remove(store, &meta.location).await?;
-            removed += 1;
-        }
-    }
-    Err(busy(folder.as_ref()))
-}
-
 fn busy(place: &str) -> Error {
     Error::new(
         ErrorKind::Conflict,
@@ -199,8 +223,8 @@ fn busy(place: &str) -> Error {
     )
 }
 
-async fn list(store: &Arc<dyn ObjectStore>, folder: &Path) -> Result<Vec<ObjectMeta>> {
-    let listed = store.list(Some(folder)).try_collect().await;
+async fn list(store: &Arc<dyn ObjectStore>, folder: &Path) -> Result<Vec<Path>> {
+    let listed = store.list(Some(folder)).map_ok(|meta| meta.location).try_collect().await;
     listed.map_err(|error| Error::from(error).context(folder))
 }
 

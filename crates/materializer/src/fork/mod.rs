@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::snapshot::{Snapshot, SnapshotState, snapshot_path};
-pub use dropping::{DropReport, drop_fork};
+pub use dropping::{DropReport, drop_fork, is_left_over};
 
 /// Whoever makes a fork says so this often.
 const RENEWED_AFTER_MS: i64 = LEASE_SPAN_MS / 12;
@@ -334,10 +334,7 @@ impl<'a> Work<'a> {
         let found = self.names.fork(self.name).await?;
         if found.is_none_or(|found| found.id != record.id || found.dropped_ms.is_some()) {
             linking.close().await?;
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("the fork {} was dropped while it was made", self.name),
-            ));
+            return Err(dropped_meanwhile(self.name));
         }
         metrics::counter!(crate::metrics::FORKS_MADE).increment(1);
         Ok(())
@@ -364,10 +361,14 @@ impl<'a> Work<'a> {
         self.renew(record).await
     }
 
-    /// Says that this process is still at work on the fork.
+    /// Says that this process is still at work on the fork, if it still is the fork that it began with.
     async fn renew(&self, record: &mut ForkRecord) -> Result<()> {
         let now_ms = self.now_ms();
         let silent_ms = now_ms.saturating_sub(record.renewed_ms);
+        let found = self.names.fork(self.name).await?;
+        if found.is_none_or(|found| found.id != record.id || found.dropped_ms.is_some()) {
+            return Err(dropped_meanwhile(self.name));
+        }
         if silent_ms < RENEWED_AFTER_MS {
             return Ok(());
         }
@@ -397,6 +398,10 @@ fn remedied(error: Error, name: &str, at: Option<i64>) -> Error {
         )),
         _ => error,
     }
+}
+
+fn dropped_meanwhile(name: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("the fork {name} was dropped while it was made"))
 }
 
 fn being_created(name: &str) -> Error {

@@ -6,7 +6,7 @@ use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, Storage, S
 
 use super::fork;
 use crate::support::faults::{FaultyStore, open};
-use crate::support::search::objects_of;
+use crate::support::search::{holding, objects_of};
 use crate::support::stores::{DAY, START, by_version, commit_of, live, n_batch_at, n_of};
 
 async fn days(state: &RawState, clock: &ManualClock, range: std::ops::Range<i64>) {
@@ -84,5 +84,45 @@ async fn archived_days_are_part_of_the_fork() {
         assert_eq!(n_of(&child, Point::at_version(7), "a").await, Some(6));
         assert!(child.verify().await.unwrap().is_sound());
         assert_eq!(store.raw_state("f").await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erase_goes_through_the_archives_of_forks_too() {
+    let clock = Arc::new(ManualClock::at(START));
+    let (hot, cold) = (FaultyStore::new(), FaultyStore::new());
+    let storage = Storage::from_object_store(hot.clone(), "hot://");
+    let archive = Storage::from_object_store(cold.clone(), "cold://");
+    let builder = Store::builder("hot://").storage(storage).archive_storage(archive);
+    let store = builder.clock(clock.clone()).open().await.unwrap();
+    let state = by_version(&store, "s").await;
+    let settings = [("hot_days", "8d"), ("archive", "cold://x")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    state.set_maintenance(&settings).await.unwrap();
+    for day in 0..20 {
+        clock.set(START + day * DAY + DAY / 2);
+        let rows = ["other", "u7-marie-7391"].map(|key| (key, day + 1, Some(day)));
+        state.append(&n_batch_at(&rows, &[START + day * DAY; 2])).await.unwrap();
+        state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    }
+    fork(&store, "s", "f", Point::LATEST).await;
+    let stores: [Arc<dyn object_store::ObjectStore>; 2] = [hot.clone(), cold.clone()];
+    let left = async || {
+        let mut left = Vec::new();
+        for store in &stores {
+            left.extend(holding(&objects_of(store).await, &["u7-marie-7391"]));
+        }
+        left
+    };
+    assert!(left().await.iter().any(|path| path.starts_with("f/archive")));
+    let receipt = state.erase(&["u7-marie-7391".to_owned()], true).await.unwrap();
+    assert!(receipt.forks[0].files.iter().any(|file| file.path.contains("archive")), "{receipt:?}");
+    assert_eq!(left().await, Vec::<String>::new());
+    for name in ["s", "f"] {
+        let state = store.raw_state(name).await.unwrap();
+        for day in 0..20 {
+            assert_eq!(n_of(&state, Point::at_version(day + 1), "other").await, Some(day));
+        }
+        assert!(state.verify().await.unwrap().is_sound());
     }
 }

@@ -158,8 +158,8 @@ async fn an_erase_beside_a_fork_at_any_call_of_it_leaves_nothing_of_the_key() {
             let_go.send(()).unwrap();
         }
         let made = forking.await.unwrap();
-        if first.is_err() {
-            assert_eq!(first.as_ref().unwrap_err().kind(), ErrorKind::Conflict, "{first:?}");
+        if let Err(error) = &first {
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             let unfinished = store.forks().await.unwrap();
             if !unfinished.is_empty() && store.state_names().await.unwrap().len() == 1 {
                 advance(&clock, DAY);

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, ForkOutcome, ForkStatus, MaintainStep, ManualClock, Point, Store};
+use alluvium::{
+    ErrorKind, ForkOutcome, ForkStatus, MaintainStep, Maintainer, MaintainerOptions, ManualClock,
+    Point, Store,
+};
 use futures::future::join_all;
 
 use super::advance;
@@ -113,6 +116,45 @@ async fn a_maker_that_dies_at_any_call_leaves_no_fork_or_a_whole_one() {
         }
         assert!(whole > 2 && cut > 10, "{whole} whole, {cut} cut off");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_a_fork_goes_with_the_job_once_its_grace_is_over() {
+    let clock = Arc::new(ManualClock::at(START + 60 * DAY));
+    let faulty = built(&clock, false).await;
+    let store = open(&faulty, &clock).await;
+    let expected = live(&store.raw_state("s").await.unwrap(), Point::LATEST).await;
+    for is_dropped in [false, true] {
+        if is_dropped {
+            store.fork("s", "f", Point::LATEST, false).await.unwrap();
+        }
+        for call in 0.. {
+            let dying = faulty.reborn();
+            let broken = open(&dying, &clock).await;
+            broken.raw_state("s").await.unwrap();
+            dying.die_at(call, false);
+            let cut = match is_dropped {
+                true => broken.drop_fork("f").await.map(drop),
+                false => broken.fork("s", "f", Point::LATEST, false).await.map(drop),
+            };
+            cut.unwrap_err();
+            let is_begun = !store.forks().await.unwrap().is_empty();
+            if is_begun && store.state_names().await.unwrap() == ["s"] {
+                break;
+            }
+        }
+        assert!(!check(&store, &expected, "cut off").await);
+        let job = Maintainer::new(&store, MaintainerOptions::default());
+        let run = job.run().await.unwrap().report;
+        assert!(run.forks_removed.is_empty() && store.forks().await.unwrap().len() == 1, "{run:?}");
+        advance(&clock, 9 * DAY);
+        let run = job.run().await.unwrap().report;
+        assert_eq!(run.forks_removed, ["f"]);
+        assert_eq!(store.forks().await.unwrap(), []);
+        let objects = crate::support::search::objects_of(store_of(&faulty).as_ref()).await;
+        assert!(objects.iter().all(|(name, _)| !name.starts_with("f/")));
+    }
+    assert!(!check(&store, &expected, "at the end").await);
 }
 
 /// The error about a state that is to be created by the name.

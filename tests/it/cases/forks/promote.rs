@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium::{
-    ErrorKind, ManualClock, OrderBy, Point, PromoteOptions, PromoteOutcome, RawState,
+    ErrorKind, MaintainStep, ManualClock, OrderBy, Point, PromoteOptions, PromoteOutcome, RawState,
     RestoreOptions, Store,
 };
 use arrow::array::{ArrayRef, Int64Array};
@@ -264,4 +264,46 @@ async fn a_fork_of_a_fork_goes_back_to_that_and_not_to_another_state_of_its_name
     assert_eq!(error.kind(), ErrorKind::IdentityChanged, "{error}");
     let error = store.promote_fork("s", &PLAIN).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_that_outlives_the_window_is_promoted_from_a_savepoint_of_its_beginning() {
+    for is_kept in [true, false] {
+        let clock = Arc::new(ManualClock::at(START));
+        let home = Home::new();
+        let store = home.open_at(&clock).await;
+        let parent = by_version(&store, "s").await;
+        let settings = [("log_retention", "10d"), ("as_of_window", "2d")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        parent.set_maintenance(&settings).await.unwrap();
+        parent
+            .append(&n_batch_at(&[("a", 1, Some(1)), ("b", 1, Some(1))], &[START; 2]))
+            .await
+            .unwrap();
+        fork(&store, "s", "f", Point::LATEST).await;
+        let forked = store.raw_state("f").await.unwrap();
+        if is_kept {
+            forked.create_savepoint("begin", None).await.unwrap();
+        }
+        for day in 1..40 {
+            let time = START + day * DAY;
+            clock.set(time + DAY / 2);
+            forked.append(&n_batch_at(&[("a", 1 + day, Some(day))], &[time])).await.unwrap();
+            forked.maintain(&MaintainStep::ALL, false).await.unwrap();
+        }
+        let outcome = store.promote_fork("f", &PLAIN).await;
+        match is_kept {
+            true => {
+                let report = outcome.unwrap();
+                assert_eq!((report.upserted, report.deleted), (1, 0), "{report:?}");
+                assert_eq!(n_of(&parent, Point::LATEST, "a").await, Some(39));
+            }
+            false => {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
+                assert_eq!(n_of(&parent, Point::LATEST, "a").await, Some(1));
+            }
+        }
+        assert_eq!(n_of(&parent, Point::LATEST, "b").await, Some(1));
+    }
 }
