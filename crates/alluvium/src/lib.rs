@@ -37,11 +37,13 @@ mod epoch;
 mod epoch_part;
 mod epoch_sealed;
 mod epoch_stream;
+mod forks;
 pub mod format;
 mod heap;
 mod import;
 pub mod metrics;
 mod process;
+mod promote;
 mod raw;
 mod repair;
 mod restore;
@@ -59,11 +61,11 @@ pub use alluvium_log::{
     duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
-    ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport,
-    EraseReceipt, ErasedFile, ExpireReport, Footprint, GridReport, Horizon, Kept, KeptBy,
-    LayoutSettings, LeaseCost, MaintainReport, MaintainStep, MaterializeReport, PendingFile,
-    Readable, RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal,
-    VerifyReport,
+    ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
+    EraseReceipt, ErasedFile, ExpireReport, Footprint, ForkOutcome, ForkReport, GridReport,
+    Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
+    MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
+    StepOutcome, StepReport, StopSignal, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,
@@ -75,10 +77,12 @@ pub use columns::fields_of;
 pub use datafusion;
 pub use epoch::Epoch;
 pub use epoch_stream::{EPOCHS_IN_FLIGHT, EpochStream};
+pub use forks::{Fork, ForkStatus};
 pub use import::{
     Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
 };
 pub use process::{NamedSetting, ProcessSettings, SETTINGS_FILE, SettingSource, parse_bytes};
+pub use promote::{PromoteOptions, PromoteOutcome, PromoteReport};
 pub use raw::RawState;
 pub use repair::{DeepReport, RepairReport, RepairStep, Unrepaired};
 pub use restore::{RestoreOptions, RestoreOutcome, RestoreReport};

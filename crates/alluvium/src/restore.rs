@@ -186,8 +186,7 @@ impl RawState {
         let definition = basis.definition().clone();
         let epoch = self.log().epoch(app_id, 0)?;
         let schema = changes_schema(&definition);
-        let mut changes =
-            Compensation { epoch, counts: (0, 0, 0), schema, pending: Vec::new(), bytes: 0 };
+        let mut changes = Compensation::new(epoch, schema);
         let now = self.log().arrival_micros();
         let (from, to) = (options.to, Point::LATEST);
         let mut differences =
@@ -252,7 +251,10 @@ fn without_erased(batch: &RecordBatch, erased: Option<&Erased>) -> Result<Record
 }
 
 /// Whether nobody has added rows of the keys since a basis.
-fn unchanged_since(basis: &Basis, keys: &KeyFilter) -> impl Fn(&TableState) -> bool + use<> {
+pub(crate) fn unchanged_since(
+    basis: &Basis,
+    keys: &KeyFilter,
+) -> impl Fn(&TableState) -> bool + use<> {
     let from = basis.commit();
     let filter = RowFilter { keys: keys.clone(), after_commit: Some(from), ..RowFilter::default() };
     move |state| {
@@ -292,8 +294,8 @@ fn changes_schema(definition: &StateDefinition) -> SchemaRef {
 }
 
 /// The changes of a restore, staged as far as they are many.
-struct Compensation {
-    epoch: EpochCommit,
+pub(crate) struct Compensation {
+    pub(crate) epoch: EpochCommit,
     /// Keys brought back, set back, removed.
     counts: (u64, u64, u64),
     schema: SchemaRef,
@@ -302,7 +304,15 @@ struct Compensation {
 }
 
 impl Compensation {
-    async fn add(&mut self, rows: RecordBatch) -> Result<()> {
+    pub(crate) fn new(epoch: EpochCommit, schema: SchemaRef) -> Self {
+        Self { epoch, counts: (0, 0, 0), schema, pending: Vec::new(), bytes: 0 }
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    pub(crate) async fn add(&mut self, rows: RecordBatch) -> Result<()> {
         self.bytes += rows.get_array_memory_size();
         self.pending.push(rows);
         let rows: usize = self.pending.iter().map(RecordBatch::num_rows).sum();
@@ -312,7 +322,7 @@ impl Compensation {
         Ok(())
     }
 
-    async fn stage(&mut self) -> Result<()> {
+    pub(crate) async fn stage(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
             let rows = concat_batches(&self.schema, &self.pending)?;
             self.pending.clear();

@@ -376,7 +376,7 @@ impl Store {
         self.inner.states.lock().await.remove(name);
     }
 
-    fn log_options(&self) -> LogOptions {
+    pub(crate) fn log_options(&self) -> LogOptions {
         LogOptions {
             clock: self.inner.clock.clone(),
             durability: self.inner.settings.durability,

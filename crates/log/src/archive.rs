@@ -308,7 +308,8 @@ impl Log {
         }
     }
 
-    fn archive_storage(&self, settings: &MaintenanceSettings) -> Result<Storage> {
+    /// The store that the archive lies in.
+    pub fn archive_storage(&self, settings: &MaintenanceSettings) -> Result<Storage> {
         match (&settings.archive, &self.inner.options.archive) {
             (None, _) => Ok(self.inner.storage.clone()),
             (Some(_), Some(given)) => Ok(given.clone()),

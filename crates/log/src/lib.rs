@@ -48,6 +48,7 @@ mod epoch;
 mod erased;
 mod error;
 mod expired;
+mod forks;
 mod key;
 mod leases;
 mod log;
@@ -83,6 +84,10 @@ pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use erased::{ERASE_APP_ID, ERASED_APP_ID, Erased, KeyErased, MAX_ERASED_KEYS};
 pub use error::{Error, ErrorKind, Result};
 pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
+pub use forks::{
+    Ancestor, ForkRecord, ForkedVersions, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF,
+    identity_of, told_unfinished,
+};
 pub use key::{decode_key, encode_key, integer_key_part};
 pub use leases::{
     CLOCK_MARGIN_MS, HeldVersion, Hold, HoldStatus, LEASE_AFTER_MS, LEASE_SPAN_MS, LeaseFolder,
@@ -105,8 +110,8 @@ pub use settings::{
 pub use storage::{Durability, RemoteSettings, Storage, StorageOptions, validate_state_name};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, Damage, DataFile,
-    Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, MAX_COMMIT_ATTEMPTS,
-    MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
-    TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID, VacuumOptions,
-    VacuumReport,
+    Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, LinkPlan, Linking,
+    MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray, TAG_APPEND,
+    TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID,
+    VacuumOptions, VacuumReport,
 };

@@ -19,6 +19,7 @@ use crate::epoch::EpochCommit;
 use crate::erased::{Erased, KeyErased};
 use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
+use crate::forks::NameFolder;
 use crate::leases::{HeldVersion, Hold, Keeper, LeaseFolder, LeasedTable};
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
@@ -132,11 +133,10 @@ impl Log {
         options: LogOptions,
     ) -> Result<(Self, bool)> {
         validate_state_name(name)?;
-        let clash = storage
-            .state_names()
-            .await?
-            .into_iter()
-            .find(|known| known != name && known.eq_ignore_ascii_case(name));
+        let known = storage.state_names().await?;
+        let is_new = !known.iter().any(|known| known == name);
+        let clash =
+            known.into_iter().find(|known| known != name && known.eq_ignore_ascii_case(name));
         if let Some(known) = clash {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
@@ -146,6 +146,11 @@ impl Log {
             ));
         }
         let metadata = definition.new_metadata(options.clock.now_ms())?;
+        let names = NameFolder::of(storage);
+        if is_new {
+            // A fork of this name may be on its way.
+            names.claim_for_creation(name).await?;
+        }
         let created = Table::create(
             storage,
             &log_path(name),
@@ -155,6 +160,9 @@ impl Log {
             &LOG_APP_IDS,
         )
         .await?;
+        if is_new {
+            names.created(name).await?;
+        }
         if let Some(table) = created {
             return Ok((Self::new(storage, name, table, options)?, true));
         }
@@ -180,9 +188,10 @@ impl Log {
     /// Opens a state's log; `None` when there is no such state.
     pub async fn open(storage: &Storage, name: &str, options: LogOptions) -> Result<Option<Self>> {
         validate_state_name(name)?;
-        match Table::open(storage, &log_path(name), options.clock.clone(), &LOG_APP_IDS).await? {
-            None => Ok(None),
-            Some(table) => Self::new(storage, name, table, options).map(Some),
+        match Table::open(storage, &log_path(name), options.clock.clone(), &LOG_APP_IDS).await {
+            Ok(None) => Ok(None),
+            Ok(Some(table)) => Self::new(storage, name, table, options).map(Some),
+            Err(error) => Err(NameFolder::of(storage).explain(storage, name, error).await),
         }
     }
 
@@ -217,6 +226,16 @@ impl Log {
     /// The state's name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &LogOptions {
+        &self.inner.options
+    }
+
+    /// The store that it lies in.
+    pub fn storage(&self) -> &Storage {
+        &self.inner.storage
     }
 
     /// The Delta table of the log.

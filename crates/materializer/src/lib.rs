@@ -40,6 +40,7 @@ mod effect;
 mod erase;
 mod files;
 mod fold;
+mod fork;
 mod hash;
 mod inputs;
 mod layout;
@@ -58,6 +59,7 @@ pub use fold::{
     BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,
     merge_partly,
 };
+pub use fork::{DropReport, ForkOptions, ForkOutcome, ForkReport, drop_fork, fork, is_left_over};
 pub use hash::{RowsHash, hash_rows};
 pub use inputs::{file_input, file_stream, file_stream_with, snapshot_inputs, whole_value};
 pub use layout::LayoutSettings;

@@ -18,3 +18,7 @@ pub const COMPACTED_BYTES: &str = "alluvium_compacted_bytes_total";
 pub const ROWS_EXPIRED: &str = "alluvium_rows_expired_total";
 /// Rows that moved to archives.
 pub const ROWS_ARCHIVED: &str = "alluvium_rows_archived_total";
+/// Forks that were made.
+pub const FORKS_MADE: &str = "alluvium_forks_made_total";
+/// Forks that were dropped.
+pub const FORKS_DROPPED: &str = "alluvium_forks_dropped_total";

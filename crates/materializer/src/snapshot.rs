@@ -2,6 +2,7 @@
 
 mod bases;
 mod erasing;
+mod forking;
 mod grid;
 mod savepoints;
 
@@ -84,6 +85,11 @@ impl SnapshotState {
     /// No snapshot: the state before the first materialization.
     pub fn none() -> Self {
         Self { table: None, state: None }
+    }
+
+    /// A version of a table.
+    pub(crate) fn of(table: &Arc<Table>, state: Option<Arc<TableState>>) -> Self {
+        Self { table: Some(table.clone()), state }
     }
 
     /// The Delta table and its state, unless there is no snapshot.

@@ -12,6 +12,7 @@ mod ergonomics;
 mod expire;
 mod faulty_reads;
 mod foreign;
+mod forks;
 mod input;
 mod leader;
 mod leases;

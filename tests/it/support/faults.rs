@@ -370,6 +370,11 @@ impl ObjectStore for FaultyStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
+        pass(self.stopped.clone()).await;
+        let fate = self.crash.fate();
+        if fate != Fate::Never {
+            self.inner.copy_opts(from, to, options).await?;
+        }
+        if fate == Fate::Answered { Ok(()) } else { Err(timeout()) }
     }
 }

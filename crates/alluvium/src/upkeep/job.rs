@@ -55,6 +55,8 @@ pub struct RunReport {
     pub failed: Vec<FailedState>,
     /// The states that it did not come to, because it was to stop.
     pub left_out: Vec<String>,
+    /// Forks whose making or dropping was cut off long ago, of which the rest was removed; only by a run over all states with a vacuum.
+    pub forks_removed: Vec<String>,
     /// How long it took.
     pub elapsed_ms: u64,
 }
@@ -146,6 +148,7 @@ impl Maintainer {
                 states: Vec::new(),
                 failed: Vec::new(),
                 left_out: Vec::new(),
+                forks_removed: Vec::new(),
                 elapsed_ms: 0,
             },
             errors: Vec::new(),
@@ -181,6 +184,15 @@ impl Maintainer {
                     run.report.failed.push(FailedState { state: name, error: error.to_string() });
                     run.errors.push(error);
                 }
+            }
+        }
+        let has_vacuum = options.steps.contains(&MaintainStep::Vacuum);
+        if options.states.is_empty() && has_vacuum && !stop.is_wanted() {
+            let left = self.store.remove_left_overs(options.dry_run).await;
+            run.report.forks_removed = left.removed;
+            for (state, error) in left.failed {
+                run.report.failed.push(FailedState { state, error: error.to_string() });
+                run.errors.push(error);
             }
         }
         ::metrics::counter!(metrics::MAINTAIN_RUNS).increment(1);

@@ -3,6 +3,7 @@
 mod erase;
 #[cfg(test)]
 mod examples;
+mod fork;
 mod maintain;
 mod read;
 mod repair;
@@ -15,6 +16,7 @@ use alluvium::parse_bytes;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use erase::EraseArgs;
+pub(crate) use fork::{ForkArgs, ForkVerb};
 pub(crate) use maintain::{MaintainArgs, SetArgs, StatsArgs};
 pub(crate) use read::{ChangesArgs, DiffArgs, GetArgs, HistoryArgs, ScanArgs, SqlArgs};
 pub(crate) use repair::RepairArgs;
@@ -114,6 +116,8 @@ pub(crate) enum Verb {
     Changes(ChangesArgs),
     /// Bring a state, or some of its keys, back to what it was at a point
     Restore(RestoreArgs),
+    /// Make a state that begins as another one was, with the same files, and goes its own way
+    Fork(ForkArgs),
     /// Take all rows of keys out of a state for good, so that they can't come back
     Erase(EraseArgs),
     /// Fold the log into the snapshot

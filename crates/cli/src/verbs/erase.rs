@@ -45,11 +45,13 @@ pub(super) async fn run(session: &mut Session<'_>, args: EraseArgs) -> Outcome {
 }
 
 fn tell(receipt: &EraseReceipt) -> String {
+    let of_forks = receipt.forks.iter().map(|fork| fork.pending.len()).sum::<usize>();
+    let pending = receipt.pending.len() + of_forks;
     let left = match receipt.nothing_left_after_ms.map(chrono::DateTime::from_timestamp_millis) {
         None => "nothing is left of them".to_owned(),
         Some(until) => format!(
             "{} still hold them: maintain removes these, the last one by {}",
-            counted(receipt.pending.len() as u64, "older file"),
+            counted(pending as u64, "older file"),
             until.map_or_else(String::new, |at| at
                 .to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
         ),
@@ -65,8 +67,12 @@ fn tell(receipt: &EraseReceipt) -> String {
             counted(count, "file")
         ),
     };
+    let forks = match receipt.forks.len() as u64 {
+        0 => String::new(),
+        count => format!(", and in {} of it", counted(count, "fork")),
+    };
     format!(
-        "{}: {} erased, {} of the log, {} rewritten; {left}{unreadable}{set_aside}",
+        "{}: {} erased, {} of the log, {} rewritten{forks}; {left}{unreadable}{set_aside}",
         receipt.state,
         counted(receipt.markers.len() as u64, "key"),
         counted(receipt.rows_removed, "row"),

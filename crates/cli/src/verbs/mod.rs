@@ -7,6 +7,7 @@ mod create;
 mod diff;
 mod doctor;
 mod erase;
+mod fork;
 mod history;
 mod live;
 mod maintain;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli, console: &mut Console) -> BoxFuture<'_, Outcome> {
             Verb::Sql(args) => sql::run(&mut session, args).await,
             Verb::Changes(args) => changes::run(&mut session, args).await,
             Verb::Restore(args) => restore::run(&mut session, args).await,
+            Verb::Fork(args) => fork::run(&mut session, args).await,
             Verb::Erase(args) => erase::run(&mut session, args).await,
             Verb::Materialize { state, rebuild } => {
                 upkeep::materialize(&mut session, state, rebuild).await

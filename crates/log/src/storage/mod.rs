@@ -30,6 +30,7 @@ pub(crate) use probe::FolderProbe;
 pub(crate) use scratch::{read_in_memory, write_at};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::forks::{NameClaim, NameFolder};
 
 /// The root of a store: any number of states lie in it.
 #[derive(Debug, Clone)]
@@ -174,18 +175,8 @@ impl Storage {
         let listing = self.root.list_with_delimiter(None).await?;
         let mut names = Vec::new();
         for prefix in listing.common_prefixes {
-            let first =
-                prefix.clone().join("log").join("_delta_log").join("00000000000000000000.json");
             let name = prefix.filename().unwrap_or_default().to_owned();
-            if validate_state_name(&name).is_err() {
-                continue;
-            }
-            let exists = match object_store::ObjectStoreExt::head(&self.root, &first).await {
-                Ok(_) => true,
-                Err(object_store::Error::NotFound { .. }) => self.has_log(&prefix).await?,
-                Err(error) => return Err(error.into()),
-            };
-            if exists {
+            if validate_state_name(&name).is_ok() && self.has_state(&name).await? {
                 names.push(name);
             }
         }
@@ -193,15 +184,39 @@ impl Storage {
         Ok(names)
     }
 
+    /// Whether there is a state of this name.
+    pub async fn has_state(&self, name: &str) -> Result<bool> {
+        let log = Path::from(name).join("log").join("_delta_log");
+        let first = log.clone().join("00000000000000000000.json");
+        match object_store::ObjectStoreExt::head(&self.root, &first).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => self.has_log(name, &log).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Whether a state's log has any commit or checkpoint left, its first one being cleaned away.
-    async fn has_log(&self, state: &Path) -> Result<bool> {
+    async fn has_log(&self, state: &str, log: &Path) -> Result<bool> {
         use futures::StreamExt;
-        let log = state.clone().join("log").join("_delta_log");
-        let mut listing = self.root.list(Some(&log));
+        let mut listing = self.root.list(Some(log));
+        let mut may_be_part = false;
         while let Some(entry) = listing.next().await {
             let name = entry?.location.filename().unwrap_or_default().to_owned();
-            if name.len() > 20 && name.as_bytes()[..20].iter().all(u8::is_ascii_digit) {
-                return Ok(name.ends_with(".json") || name.ends_with(".parquet"));
+            if name.len() <= 20 || !name.as_bytes()[..20].iter().all(u8::is_ascii_digit) {
+                continue;
+            }
+            if name[20..].starts_with(".checkpoint.") {
+                return Ok(true);
+            }
+            if may_be_part {
+                continue;
+            }
+            let is_commit = name.ends_with(".json");
+            // Commits before any checkpoint are what is left of a log, or a fork that is not whole.
+            let claim = NameFolder::of(self).read(state).await;
+            may_be_part = is_commit && matches!(claim, Ok(Some(NameClaim::Fork(_))));
+            if !may_be_part {
+                return Ok(is_commit || name.ends_with(".parquet"));
             }
         }
         Ok(false)

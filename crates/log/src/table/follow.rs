@@ -8,6 +8,7 @@ use object_store::ObjectStoreExt;
 use super::state::TableState;
 use super::{Table, commit_path};
 use crate::error::{Error, ErrorKind, Result};
+use crate::forks::identity_of;
 use crate::settings::LEAST_COMMIT_RETENTION_MS;
 
 /// A handle that has not looked at the log for so long makes sure that the commits after its own were not cleaned up.
@@ -53,7 +54,8 @@ impl Table {
         let loaded = self.load().await?;
         Ok(match loaded {
             Some(loaded)
-                if loaded.metadata.id == state.metadata.id && loaded.version >= state.version =>
+                if identity_of(&loaded) == identity_of(&state)
+                    && loaded.version >= state.version =>
             {
                 loaded
             }
@@ -129,15 +131,15 @@ impl Table {
 
     /// Loads the table anew; refuses another one than it was.
     async fn reload(&self, version: i64) -> Result<()> {
-        let old = self.state().metadata.id.clone();
+        let old = identity_of(&self.state()).to_owned();
         let now = match self.load().await? {
-            Some(state) if state.metadata.id == old && state.version >= version => {
+            Some(state) if identity_of(&state) == old && state.version >= version => {
                 // The same table: a copy was moved back, or the log was cleaned up to here.
                 self.publish(Arc::new(state)).await?;
                 self.older_transactions.write().clear();
                 return Ok(());
             }
-            Some(state) => format!("{} at version {}", state.metadata.id, state.version),
+            Some(state) => format!("{} at version {}", identity_of(&state), state.version),
             None => "none".to_owned(),
         };
         Err(self.placed(Error::new(

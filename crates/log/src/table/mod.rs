@@ -14,6 +14,7 @@ mod examine;
 mod file_stats;
 mod follow;
 mod gap;
+mod link;
 mod listing;
 mod load;
 mod model;
@@ -42,6 +43,7 @@ pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
 use delta::DeltaAccess;
 pub use examine::{Damage, Examination, FileRole};
 pub use file_stats::FileStats;
+pub use link::{LinkPlan, Linking};
 pub use model::{
     Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
     TAG_RUN, TAG_SORTED, TableMetadata,

@@ -194,7 +194,7 @@ impl Table {
     }
 
     /// The Parquet files of the table's folder, but for those of the log and of other engines' own folders.
-    async fn data_files(&self) -> Result<Vec<ObjectMeta>> {
+    pub(super) async fn data_files(&self) -> Result<Vec<ObjectMeta>> {
         let is_data = |meta: &ObjectMeta| {
             let hidden = |part: &str| part.starts_with('_') || part.starts_with('.');
             let in_hidden = meta.location.parts().any(|part| hidden(part.as_ref()));

@@ -11,10 +11,12 @@
 //! killed at any call and run again, beside appends, folds, compactions and other erases; a second run finds nothing to do.
 //!
 //! What may hold a key is a table with a folder of data files, or a record that lists files of one: whatever else is to
-//! hold rows (a copy, another table of the state) is one more step between the marker and the snapshot. What a file that is damaged holds
+//! hold rows (another table of the state) is one more step between the marker and the snapshot. Forks are states of their own, which go
+//! through the same after their parent. What a file that is damaged holds
 //! can't be told: it is named by an error, or where it is part of nothing by the receipt.
 
 mod archive;
+mod forks;
 mod log;
 mod receipt;
 mod snapshot;
@@ -75,7 +77,8 @@ struct Rewritten {
     rows_removed: u64,
 }
 
-/// Takes all rows of some keys out of a state, and marks the keys so that none of our writers brings them back.
+/// Takes all rows of some keys out of a state and of all forks that come from it, and marks the keys there so that none of our writers
+/// brings them back.
 ///
 /// # Errors
 /// The archive can't be read ([`alluvium_log::ArchiveUnreachable`]): nothing was changed, unless that happened on the way. A file is damaged,
@@ -83,6 +86,22 @@ struct Rewritten {
 /// it again.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), keys = keys.len(), basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn erase(
+    snapshot: &Snapshot,
+    keys: &[String],
+    options: &EraseOptions,
+) -> Result<EraseReceipt> {
+    let mut receipt = erase_alone(snapshot, keys, options).await?;
+    // After the keys are marked, so that no fork comes later that has them.
+    for fork in forks::forks_of(snapshot).await? {
+        receipt.forks.extend(forks::erase_fork(snapshot, &fork, keys, options).await?);
+    }
+    let until = receipt.forks.iter().filter_map(|fork| fork.nothing_left_after_ms).max();
+    receipt.nothing_left_after_ms = receipt.nothing_left_after_ms.max(until);
+    Ok(receipt)
+}
+
+/// The same, of one state.
+async fn erase_alone(
     snapshot: &Snapshot,
     keys: &[String],
     options: &EraseOptions,

@@ -59,7 +59,10 @@ pub struct EraseReceipt {
     /// Files that a repair, or a reader of checkpoints, set aside as damaged: they are not looked into, and may hold the keys. Remove
     /// them by hand.
     pub set_aside: Vec<String>,
-    /// A vacuum at or after this time leaves nothing of the keys, in milliseconds since 1970; none when nothing is left already.
+    /// What was done in the forks that come from the state, each with a receipt of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forks: Vec<EraseReceipt>,
+    /// A vacuum at or after this time, of the forks too, leaves nothing of the keys, in milliseconds since 1970; none when nothing is left already.
     pub nothing_left_after_ms: Option<i64>,
 }
 
@@ -80,6 +83,7 @@ impl EraseReceipt {
             pending: Vec::new(),
             unreadable: Vec::new(),
             set_aside: Vec::new(),
+            forks: Vec::new(),
             nothing_left_after_ms: None,
         }
     }
