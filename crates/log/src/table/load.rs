@@ -88,7 +88,7 @@ impl Table {
                 Err(error) => {
                     tracing::warn!(table = %self.label, ?origin, %error, "a version can't be read from here; trying an older checkpoint");
                     // Damage is final, a storage that failed is not: whoever repeats the call may have the answer.
-                    if failure.as_ref().is_none_or(|failure| is_of_log(failure)) {
+                    if failure.as_ref().is_none_or(is_of_log) {
                         failure = Some(error);
                     }
                 }
