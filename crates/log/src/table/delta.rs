@@ -4,6 +4,7 @@
 mod actions;
 mod read;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -251,7 +252,7 @@ impl DeltaAccess {
             let aside = self.set_checkpoint_aside(before).await?;
             tracing::warn!(table = %self.table, %aside, "a damaged checkpoint is set aside and made anew");
         }
-        self.write_checkpoint_from(before, version).await?;
+        self.write_checkpoint_alone(version).await?;
         let name = checkpoint_name(version);
         match self.read_log_file(&name).await? {
             Some(bytes) => self.note_checkpoint(version, &bytes).await,
@@ -259,14 +260,20 @@ impl DeltaAccess {
         }
     }
 
-    /// Writes a checkpoint, which is made of the one before: deltalake reads that in parts, and an erase may write it over meanwhile.
-    async fn write_checkpoint_from(&self, before: i64, version: i64) -> Result<()> {
+    /// Writes a checkpoint, which is made of an earlier one: deltalake reads that in parts, and an erase, or who writes the same one, may
+    /// write it over meanwhile.
+    async fn write_checkpoint_alone(&self, version: i64) -> Result<()> {
+        let own = checkpoint_name(version);
         for attempt in 1.. {
-            let mark = self.mark_of(before).await?;
+            let mut before = self.checkpoints_up_to(&own).await?;
             let written = self.write_checkpoint(version).await;
-            // One that is made once more is written over by this itself.
-            let is_same = before == version || self.mark_of(before).await? == mark;
-            if is_same || attempt >= CHECK_ATTEMPTS && written.is_err() {
+            let mut after = self.checkpoints_up_to(&own).await?;
+            if written.is_ok() {
+                // This is written by now, by this itself.
+                before.remove(&own);
+                after.remove(&own);
+            }
+            if before == after || attempt >= CHECK_ATTEMPTS && written.is_err() {
                 return written;
             }
             if attempt >= CHECK_ATTEMPTS {
@@ -277,18 +284,23 @@ impl DeltaAccess {
         Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "the checkpoint of version {before} was written over {CHECK_ATTEMPTS} times while the next one was made of it: run it again when no key is being erased"
+                "checkpoints were written over {CHECK_ATTEMPTS} times while {own} was made of them: run it again when no key is being erased"
             ),
         ))
     }
 
-    /// What tells a checkpoint from another one in its place; `None` where there is none.
-    async fn mark_of(&self, version: i64) -> Result<Option<(Option<String>, u64)>> {
-        match self.root.head(&self.log_file(&checkpoint_name(version))).await {
-            Ok(meta) => Ok(Some((meta.e_tag, meta.size))),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+    /// The checkpoints up to one, by their names, each with what tells it from another one in its place.
+    async fn checkpoints_up_to(&self, last: &str) -> Result<BTreeMap<String, Mark>> {
+        let folder = Path::from(format!("{}/_delta_log", self.table));
+        let mut found = BTreeMap::new();
+        let mut entries = self.root.list(Some(&folder));
+        while let Some(meta) = entries.try_next().await? {
+            let name = meta.location.filename().unwrap_or_default();
+            if name.ends_with(".checkpoint.parquet") && name <= last {
+                found.insert(name.to_owned(), (meta.e_tag, meta.size));
+            }
         }
+        Ok(found)
     }
 
     /// Writes the checksum beside a checkpoint.
@@ -359,6 +371,9 @@ impl DeltaAccess {
         .await
     }
 }
+
+/// The tag and the size of a file.
+type Mark = (Option<String>, u64);
 
 /// How often a checkpoint is read that doesn't fit its checksum, and the wait before the second time.
 const CHECK_ATTEMPTS: u32 = 4;

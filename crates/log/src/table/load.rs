@@ -97,7 +97,7 @@ impl Table {
                 Err(error) => {
                     tracing::warn!(table = %self.label, ?origin, %error, "a version can't be read from here; trying an older checkpoint");
                     // Damage is final, a storage that failed is not: whoever repeats the call may have the answer.
-                    if failure.as_ref().is_none_or(|failure| is_of_log(failure)) {
+                    if failure.as_ref().is_none_or(is_of_log) {
                         failure = Some(error);
                     }
                 }
@@ -225,8 +225,24 @@ impl Table {
     ///
     /// The states share what they have in common, so that many of them cost little more than one.
     pub async fn states(&self) -> Result<Vec<Arc<TableState>>> {
+        let mut listing = self.list_versions().await?;
+        for _ in 1..MAX_LOADS {
+            let error = match self.states_listed(&listing).await {
+                Ok(states) => return Ok(states),
+                Err(error) => error,
+            };
+            // All that was listed may have been cleaned up since, being replaced by something newer.
+            let again = self.list_versions().await?;
+            if again == listing {
+                return Err(error);
+            }
+            listing = again;
+        }
+        self.states_listed(&listing).await
+    }
+
+    async fn states_listed(&self, listing: &LogListing) -> Result<Vec<Arc<TableState>>> {
         let newest = self.state().version;
-        let listing = self.list_versions().await?;
         let mut origins = listing.origins(newest);
         while let Some(origin) = origins.pop() {
             match self.states_from(origin, newest).await {
