@@ -220,6 +220,10 @@ async fn a_fork_goes_through_what_makes_sure_of_an_object_store() {
     let builder = Store::builder("remote://forks").storage(storage).clock(clock.clone());
     let store = builder.open().await.unwrap();
     let expected = live(&store.raw_state("s").await.unwrap(), Point::LATEST).await;
+    // The first commit of the state is cleaned up, and is not written again by who would create it.
+    let state = by_version(&open(&faulty, &clock).await, "s").await;
+    assert_eq!(live(&state, Point::LATEST).await, expected);
+    assert!(state.log().table().read_commit(0).await.unwrap().is_none());
     store.fork("s", "f", Point::LATEST, false).await.unwrap();
     assert!(check(&store, &expected, "made").await);
     faulty.lost_data_replies.store(1, std::sync::atomic::Ordering::SeqCst);
