@@ -147,22 +147,20 @@ impl Log {
         }
         let metadata = definition.new_metadata(options.clock.now_ms())?;
         let names = NameFolder::of(storage);
-        if is_new {
-            // A fork of this name may be on its way.
-            names.claim_for_creation(name).await?;
-        }
-        let created = Table::create(
-            storage,
-            &log_path(name),
-            options.clock.clone(),
-            definition.protocol(),
-            metadata,
-            &LOG_APP_IDS,
-        )
-        .await?;
-        if is_new {
-            names.created(name).await?;
-        }
+        // Of a state that is there the first commit may be gone: its number is not to be given away again.
+        let created = match is_new {
+            false => None,
+            true => {
+                // A fork of this name may be on its way.
+                names.claim_for_creation(name).await?;
+                let clock = options.clock.clone();
+                let (path, protocol) = (log_path(name), definition.protocol());
+                let created =
+                    Table::create(storage, &path, clock, protocol, metadata, &LOG_APP_IDS).await?;
+                names.created(name).await?;
+                created
+            }
+        };
         if let Some(table) = created {
             return Ok((Self::new(storage, name, table, options)?, true));
         }

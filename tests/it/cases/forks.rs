@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium::{
-    ErrorKind, ForkOutcome, ForkReport, ForkStatus, MaintainStep, ManualClock, Point, RawState,
-    Store,
+    ErrorKind, ForkOutcome, ForkReport, ForkStatus, MaintainStep, ManualClock, OrderBy, Point,
+    RawState, Store,
 };
 use alluvium_log::KeyFilter;
 use arrow::array::RecordBatch;
@@ -23,7 +23,7 @@ use crate::support::delta;
 use crate::support::search::{files_of, texts};
 use crate::support::stores::{
     DAY, Home, Live, SECOND, START, assert_sound, by_time, by_version, commit_of, live, n_batch,
-    n_batch_at, n_of,
+    n_batch_at, n_fields, n_of, ordered_by,
 };
 
 async fn fork(store: &Store, parent: &str, name: &str, at: Point) -> ForkReport {
@@ -307,6 +307,28 @@ async fn a_stream_goes_on_against_the_fork_at_its_own_epoch() {
     send(&forked, 4).await;
     assert_eq!(n_of(&forked, Point::LATEST, "k").await, Some(4));
     assert_eq!(n_of(&state, Point::LATEST, "k").await, Some(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_that_begins_with_a_checkpoint_is_there_for_who_would_create_it() {
+    let home = Home::new();
+    let store = home.open().await;
+    let state = by_version(&store, "s").await;
+    for n in 1..=3 {
+        state.append(&n_batch(&[("a", n, Some(n))])).await.unwrap();
+    }
+    state.log().table().checkpoint().await.unwrap();
+    fork(&store, "s", "f", Point::LATEST).await;
+    assert!(!home.commit_file("f", 0).exists());
+    let settings = || ordered_by(OrderBy::Version);
+    let (found, is_new) =
+        home.open().await.create_state("f", &n_fields(), settings()).await.unwrap();
+    assert!(!is_new && !home.commit_file("f", 0).exists());
+    assert_eq!(n_of(&found, Point::LATEST, "a").await, Some(3));
+    found.append(&n_batch(&[("a", 4, Some(4))])).await.unwrap();
+    let fresh = home.open().await.raw_state("f").await.unwrap();
+    assert_eq!(n_of(&fresh, Point::LATEST, "a").await, Some(4));
+    assert_sound(&fresh).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -184,13 +184,8 @@ impl<'a> Linking<'a> {
         to: &str,
     ) -> Result<Self> {
         let to = Path::from(to);
-        let listed: Vec<_> = store
-            .list(Some(&to))
-            .map_ok(|meta| meta.location.as_ref().to_owned())
-            .try_collect()
-            .await
-            .map_err(|error| Error::from(error).context(&to))?;
-        let linking = Self { store, plan, to, there: listed.into_iter().collect() };
+        let there = list(store, &to).await?;
+        let linking = Self { store, plan, to, there };
         linking.check_log_folder()?;
         Ok(linking)
     }
@@ -234,7 +229,18 @@ impl<'a> Linking<'a> {
     }
 
     /// Puts the gate in place: from now on there is a table. Then what spares readers commits.
+    ///
+    /// # Errors
+    /// Something of it is missing: somebody else removes files there.
     pub async fn open(&self) -> Result<()> {
+        let there = list(self.store, &self.to).await?;
+        let needed = self.needed().into_iter().map(|path| joined(&self.to, &path));
+        if let Some(missing) = needed.into_iter().find(|path| !there.contains(path.as_ref())) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("{missing} was removed while the fork was made: run it again"),
+            ));
+        }
         let bytes = self.bytes_of(&self.plan.gate).await?;
         self.put(&self.plan.gate, &bytes, |found| *found == bytes).await?;
         self.link(&self.plan.after).await
@@ -339,6 +345,11 @@ impl<'a> Linking<'a> {
             None => Err(Error::from(error).context(to)),
         }
     }
+}
+
+async fn list(store: &Arc<dyn ObjectStore>, folder: &Path) -> Result<HashSet<String>> {
+    let listed = store.list(Some(folder)).map_ok(|meta| meta.location.as_ref().to_owned());
+    listed.try_collect().await.map_err(|error| Error::from(error).context(folder))
 }
 
 fn joined(folder: &Path, path: &Path) -> Path {

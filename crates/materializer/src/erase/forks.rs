@@ -1,7 +1,7 @@
 //! The forks' part: whatever was forked from the state, directly or through other forks, has files of its own with the same rows.
 
 use alluvium_log::{
-    Error, ErrorKind, ForkRecord, Log, LogOptions, NameFolder, Result, identity_of, told_unfinished,
+    Error, ErrorKind, ForkRecord, Log, LogOptions, NameFolder, Result, identity_of,
 };
 
 use super::{EraseOptions, EraseReceipt, erase_alone};
@@ -25,8 +25,10 @@ pub(super) async fn forks_of(snapshot: &Snapshot) -> Result<Vec<ForkRecord>> {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "{}; its files may hold the keys: they are marked, and still there; do that, and run the erase again",
-                    told_unfinished(fork)
+                    "the fork {name} of {} at commit {} is not whole, and its files may hold the keys, which are marked: bring it to its end if it is being made, else drop it (`alluvium fork drop {name}`), and run the erase again",
+                    fork.parent(),
+                    fork.commit,
+                    name = fork.name
                 ),
             ));
         }

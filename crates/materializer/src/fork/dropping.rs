@@ -194,13 +194,17 @@ impl Dropping<'_> {
         Err(busy(folder.as_ref()))
     }
 
-    /// Makes sure that the name is not another fork's by now, because somebody else has dropped this one too.
+    /// Makes sure that the name is not another fork's by now, because somebody else has dropped this one too, and that nobody goes on
+    /// making it.
     async fn check(&self) -> Result<()> {
         match self.names.fork(&self.record.name).await? {
-            Some(found) if found.id == self.record.id => Ok(()),
+            Some(found) if found.id == self.record.id && found.dropped_ms.is_some() => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::Conflict,
-                format!("another process has dropped the fork {} meanwhile", self.record.name),
+                format!(
+                    "another process has dropped the fork {}, or goes on making it: look at `alluvium fork list`",
+                    self.record.name
+                ),
             )),
         }
     }

@@ -209,6 +209,8 @@ impl<'a> Work<'a> {
             ))
         };
         let plan = self.plan(&record).await.map_err(cut)?;
+        // Keys that were erased before the name was taken are known to nobody else.
+        check_erased(&plan.log_state, &self.log().state()).map_err(cut)?;
         if options.dry_run {
             return Ok(plan.report(&record, ForkOutcome::DryRun));
         }

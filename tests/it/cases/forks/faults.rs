@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alluvium::{
     ErrorKind, ForkOutcome, ForkStatus, MaintainStep, Maintainer, MaintainerOptions, ManualClock,
-    Point, Store,
+    Point, Storage, Store,
 };
 use futures::future::join_all;
 
@@ -210,6 +210,32 @@ async fn a_dropper_that_dies_at_any_call_leaves_a_whole_fork_or_none() {
 
 fn store_of(faulty: &Arc<FaultyStore>) -> Arc<Arc<dyn object_store::ObjectStore>> {
     Arc::new(faulty.reborn())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_goes_through_what_makes_sure_of_an_object_store() {
+    let clock = Arc::new(ManualClock::at(START + 60 * DAY));
+    let faulty = built(&clock, true).await;
+    let storage = Storage::from_remote_store(faulty.clone(), "remote://forks");
+    let builder = Store::builder("remote://forks").storage(storage).clock(clock.clone());
+    let store = builder.open().await.unwrap();
+    let expected = live(&store.raw_state("s").await.unwrap(), Point::LATEST).await;
+    // The first commit of the state is cleaned up, and is not written again by who would create it.
+    let state = by_version(&open(&faulty, &clock).await, "s").await;
+    assert_eq!(live(&state, Point::LATEST).await, expected);
+    assert!(state.log().table().read_commit(0).await.unwrap().is_none());
+    store.fork("s", "f", Point::LATEST, false).await.unwrap();
+    assert!(check(&store, &expected, "made").await);
+    faulty.lost_data_replies.store(1, std::sync::atomic::Ordering::SeqCst);
+    faulty.lost_commit_replies.store(1, std::sync::atomic::Ordering::SeqCst);
+    store.fork("f", "g", Point::LATEST, false).await.unwrap();
+    let child = store.raw_state("g").await.unwrap();
+    assert_eq!(live(&child, Point::LATEST).await, expected);
+    assert_sound(&child).await;
+    for name in ["f", "g"] {
+        store.drop_fork(name).await.unwrap();
+    }
+    assert!(!check(&store, &expected, "dropped").await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
