@@ -9,6 +9,7 @@ mod ahead;
 mod checkpoint;
 mod cleanup;
 mod commit;
+mod data_file;
 mod delta;
 mod examine;
 mod file_stats;
@@ -40,6 +41,7 @@ use crate::storage::{GuardedStore, Storage};
 pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
+pub use data_file::{CommitSpan, DataFile, FileCommits};
 use delta::DeltaAccess;
 pub use examine::{Damage, Examination, FileRole};
 pub use file_stats::FileStats;
@@ -48,7 +50,7 @@ pub use model::{
     Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
     TAG_RUN, TAG_SORTED, TableMetadata,
 };
-pub use state::{CommitSpan, DataFile, FileCommits, TableState};
+pub use state::TableState;
 pub use vacuum::{Pins, Stray, VACUUM_APP_ID, VacuumOptions, VacuumReport};
 
 /// What a commit's closure decides on the state before it.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use imbl::{HashMap, OrdSet};
 
+use super::data_file::DataFile;
 use super::model::FileAdd;
-use super::state::DataFile;
 
 /// Files that a followed table remembers. A rewriting that removes files which went before these is looked up in the log.
 const REMEMBERED: usize = 8_192;
