@@ -74,6 +74,8 @@ pub(crate) struct ReaderInner {
     pub(crate) tail: RwLock<Option<Tail>>,
     /// The tail takes more than half of the memory that it may take.
     is_tail_long: AtomicBool,
+    /// A scan has merged a long tail without keeping it.
+    pub(crate) has_passed_tail: AtomicBool,
     refreshed: SyncMutex<Refreshed>,
     pub(crate) layout: SyncRwLock<Option<Arc<Layout>>>,
     /// Of the definition that was asked for last.
@@ -123,6 +125,7 @@ impl Reader {
                 options,
                 tail: RwLock::new(None),
                 is_tail_long: AtomicBool::new(false),
+                has_passed_tail: AtomicBool::new(false),
                 refreshed: SyncMutex::new(Refreshed::default()),
                 layout: SyncRwLock::new(None),
                 shape: SyncRwLock::new(None),

@@ -1,6 +1,7 @@
 //! Scans: the live rows at a point, in order of keys, as one stream per range of keys.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use alluvium_log::{
     DELETE, DataFile, Hold, KeyFilter, OP_TYPE, OrderBy, ReadHints, ReadSpec, Result, RowFilter,
@@ -20,9 +21,13 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use crate::basis::Basis;
 use crate::point::Point;
 use crate::reader::Reader;
+use crate::tail::Tail;
 
 /// Winners of a tail that are kept in memory so that several partitions can share them.
 const SHARED_TAIL_ROWS: u64 = 1 << 20;
+
+/// A first scan folds more rows of a tail than these as they come: to keep them for later takes three times as long.
+const LONG_TAIL_ROWS: u64 = 1 << 18;
 
 /// Decoded bytes per byte of a file, about.
 const EXPANSION: u64 = 5;
@@ -147,6 +152,7 @@ impl Reader {
     /// The winners among the log rows that the base does not hold.
     async fn tail_of(&self, basis: &Basis, point: Point, spec: &ReadSpec) -> Result<TailRows> {
         if point.is_latest()
+            && !self.passes_tail(basis).await?
             && let Some(sorted) = self.sorted_tail(basis).await?
         {
             let projected = sorted
@@ -171,6 +177,21 @@ impl Reader {
             return Ok(TailRows::Shared(folded.try_collect().await?));
         }
         Ok(TailRows::Streamed(folded))
+    }
+
+    /// Whether a scan leaves the tail where it is: when much of it is not in memory, and no scan has come by before.
+    async fn passes_tail(&self, basis: &Basis) -> Result<bool> {
+        if self.inner.has_passed_tail.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let loaded = self.inner.tail.read().await.as_ref().map_or(-1, Tail::to);
+        let filter = RowFilter {
+            after_commit: Some(basis.snapshot.log_commit().max(loaded)),
+            up_to_commit: Some(basis.commit()),
+            ..RowFilter::default()
+        };
+        let is_long = log_rows(&self.log_files(basis, &filter).await?) > LONG_TAIL_ROWS;
+        Ok(is_long && !self.inner.has_passed_tail.swap(true, Ordering::Relaxed))
     }
 }
 
