@@ -124,7 +124,7 @@ async fn a_lookup_finds_the_rows_of_its_keys_whatever_the_pages_and_the_cache_ar
         let budget = *[0, 20_000, 1 << 20].choose(&mut rng).unwrap();
         let spill_bytes = *[0, 200_000, 1 << 20].choose(&mut rng).unwrap();
         let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
-        for _ in 0..12 {
+        for _ in 0..40 {
             let wanted: Vec<String> =
                 (0..*[1, 3, 40].choose(&mut rng).unwrap()).map(|_| key(&mut rng)).collect();
             let max_version = rng.random_bool(0.3).then(|| rng.random_range(0..160));
@@ -173,7 +173,7 @@ async fn what_is_known_of_a_key_is_what_a_lookup_finds_once_its_pages_are_in_mem
         let spill_bytes = *[0, 200_000, 1 << 20].choose(&mut rng).unwrap();
         let pages = PageCache::spilling(budget, spill_bytes, std::env::temp_dir());
         let known_file = LookupFile::new(log.table(), &file);
-        for _ in 0..150 {
+        for _ in 0..600 {
             let key = key(&mut rng);
             let expected = rows.iter().find(|row| row.0 == key);
             match known_file.known_row(&key, &schema, &footers, &pages) {
