@@ -21,6 +21,7 @@ use serde_json::Value;
 pub(super) use self::actions::{decode, encode};
 use self::actions::{deletion_vector, from_add, from_metadata, from_protocol};
 use super::model::{FileAdd, Protocol, TableMetadata};
+use super::probe::CommitProbe;
 use crate::checksum::{checkpoint_note, is_noted};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -83,11 +84,16 @@ pub(super) struct Loaded {
 pub(super) struct DeltaAccess {
     root: Arc<dyn ObjectStore>,
     table: Path,
+    probe: Option<Arc<CommitProbe>>,
 }
 
 impl DeltaAccess {
-    pub(super) fn new(root: Arc<dyn ObjectStore>, table: Path) -> Self {
-        Self { root, table }
+    pub(super) fn new(
+        root: Arc<dyn ObjectStore>,
+        table: Path,
+        probe: Option<Arc<CommitProbe>>,
+    ) -> Self {
+        Self { root, table, probe }
     }
 
     fn log_store(&self) -> Result<LogStoreRef> {
@@ -247,12 +253,14 @@ impl DeltaAccess {
 
     /// Writes a checkpoint of a version, and its checksum beside it; `before` is the one that there is.
     pub(super) async fn checkpoint(&self, before: i64, version: i64) -> Result<()> {
+        let mut base = checkpoint_name(before);
         if !self.is_checkpoint_whole(before).await? {
             // The new one would be made of what is wrong in it.
             let aside = self.set_checkpoint_aside(before).await?;
             tracing::warn!(table = %self.table, %aside, "a damaged checkpoint is set aside and made anew");
+            base.clear();
         }
-        self.write_checkpoint_alone(version).await?;
+        self.write_checkpoint_alone(&base, version).await?;
         let name = checkpoint_name(version);
         match self.read_log_file(&name).await? {
             Some(bytes) => self.note_checkpoint(version, &bytes).await,
@@ -262,12 +270,13 @@ impl DeltaAccess {
 
     /// Writes a checkpoint, which is made of an earlier one: deltalake reads that in parts, and an erase, or who writes the same one, may
     /// write it over meanwhile.
-    async fn write_checkpoint_alone(&self, version: i64) -> Result<()> {
+    /// It is `base`, or one that came after it.
+    async fn write_checkpoint_alone(&self, base: &str, version: i64) -> Result<()> {
         let own = checkpoint_name(version);
         for attempt in 1.. {
-            let mut before = self.checkpoints_up_to(&own).await?;
+            let mut before = self.checkpoints_between(base, &own).await?;
             let written = self.write_checkpoint(version).await;
-            let mut after = self.checkpoints_up_to(&own).await?;
+            let mut after = self.checkpoints_between(base, &own).await?;
             if written.is_ok() {
                 // This is written by now, by this itself.
                 before.remove(&own);
@@ -289,18 +298,45 @@ impl DeltaAccess {
         ))
     }
 
-    /// The checkpoints up to one, by their names, each with what tells it from another one in its place.
-    async fn checkpoints_up_to(&self, last: &str) -> Result<BTreeMap<String, Mark>> {
-        let folder = Path::from(format!("{}/_delta_log", self.table));
+    /// The checkpoints from one to another, by their names, each with what tells it from another one in its place.
+    async fn checkpoints_between(&self, first: &str, last: &str) -> Result<BTreeMap<String, Mark>> {
+        let is_wanted = |name: &str| (first..=last).contains(&name);
         let mut found = BTreeMap::new();
+        if let Some(names) = self.checkpoint_names().await {
+            for name in names.into_iter().filter(|name| is_wanted(name)) {
+                match self.root.head(&self.log_file(&name)).await {
+                    Ok(meta) => drop(found.insert(name, (meta.e_tag, meta.size))),
+                    Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            return Ok(found);
+        }
+        let folder = Path::from(format!("{}/_delta_log", self.table));
         let mut entries = self.root.list(Some(&folder));
         while let Some(meta) = entries.try_next().await? {
             let name = meta.location.filename().unwrap_or_default();
-            if name.ends_with(".checkpoint.parquet") && name <= last {
+            if name.ends_with(CHECKPOINT_SUFFIX) && is_wanted(name) {
                 found.insert(name.to_owned(), (meta.e_tag, meta.size));
             }
         }
         Ok(found)
+    }
+
+    /// The names of all checkpoints, where the log's folder is one of this machine: nothing is asked about each file, as a store does
+    /// that lists them.
+    async fn checkpoint_names(&self) -> Option<Vec<String>> {
+        let probe = self.probe.clone()?;
+        let list = move || {
+            let mut names = Vec::new();
+            let note = |name: &str| {
+                if name.ends_with(CHECKPOINT_SUFFIX) {
+                    names.push(name.to_owned());
+                }
+            };
+            probe.each_name(note).map(|()| names)
+        };
+        tokio::task::spawn_blocking(list).await.ok()?.ok()
     }
 
     /// Writes the checksum beside a checkpoint.
@@ -372,6 +408,8 @@ impl DeltaAccess {
     }
 }
 
+/// What the names of checkpoints of one file end with.
+const CHECKPOINT_SUFFIX: &str = ".checkpoint.parquet";
 /// The tag and the size of a file.
 type Mark = (Option<String>, u64);
 
@@ -384,7 +422,7 @@ pub(super) const DAMAGED_SUFFIX: &str = ".damaged";
 pub(super) const POINTER: &str = "_last_checkpoint";
 
 fn checkpoint_name(version: i64) -> String {
-    format!("{version:020}.checkpoint.parquet")
+    format!("{version:020}{CHECKPOINT_SUFFIX}")
 }
 
 /// The file that tells the checksum of a checkpoint.

@@ -110,17 +110,18 @@ fn commit_path(version: i64) -> Path {
 impl Table {
     fn new(storage: &Storage, path: &str, clock: Arc<dyn Clock>, app_ids: &[&str]) -> Self {
         let table = Path::from(path);
+        let probe = storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new);
         Self {
             store: storage.table_store(&table),
             label: path.to_owned(),
-            access: DeltaAccess::new(storage.object_store().clone(), table),
+            access: DeltaAccess::new(storage.object_store().clone(), table, probe.clone()),
             clock,
             state: RwLock::new(Arc::new(TableState::empty())),
             committing: Mutex::new(()),
             anchor: RwLock::new(None),
             app_ids: app_ids.iter().chain(&[VACUUM_APP_ID]).map(|&id| id.to_owned()).collect(),
             check_identity: storage.is_local(),
-            probe: storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new),
+            probe,
             guard: storage.guard(),
             is_listed: AtomicBool::new(true),
             transactions_complete: AtomicBool::new(true),
