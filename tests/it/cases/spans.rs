@@ -60,8 +60,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
 }
 
 impl Collector {
-    /// The fields of the one span of this name that has ended since the last look.
-    fn take(&self, name: &str) -> BTreeMap<&'static str, String> {
+    /// The fields of the one span of this name that has ended since the last look. A thread that has worked for a verb may let go of
+    /// its span a moment after the verb's end.
+    async fn take(&self, name: &str) -> BTreeMap<&'static str, String> {
+        let has_ended = || self.ended.lock().unwrap().iter().any(|(other, _)| *other == name);
+        for _ in 0..1_000 {
+            if has_ended() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
         let ended = std::mem::take(&mut *self.ended.lock().unwrap());
         let found: Vec<_> = ended.iter().filter(|(other, _)| *other == name).collect();
         assert_eq!(found.len(), 1, "spans {name} among {ended:?}");
@@ -69,8 +77,8 @@ impl Collector {
     }
 
     /// The same, with these fields.
-    fn has(&self, name: &str, wanted: &[(&str, &str)]) {
-        let fields = self.take(name);
+    async fn has(&self, name: &str, wanted: &[(&str, &str)]) {
+        let fields = self.take(name).await;
         for (field, value) in wanted {
             let found = fields.get(field).map(String::as_str);
             assert_eq!(found, Some(*value), "{field} of {name}: {fields:?}");
@@ -107,43 +115,47 @@ async fn each_verb_opens_a_span_with_its_state_basis_and_commit() {
     let _subscribed = tracing::subscriber::set_default(subscriber);
 
     append(&state, 3).await;
-    spans.has("append", &[("state", "s"), ("basis", "2"), ("commit", "3"), ("rows", "2")]);
+    spans.has("append", &[("state", "s"), ("basis", "2"), ("commit", "3"), ("rows", "2")]).await;
     let mut epoch = state.epoch("app", 7).unwrap();
     epoch.stage(&n_batch_at(&[("c", 1, Some(1))], &[START])).await.unwrap();
     epoch.commit().await.unwrap();
     let wanted = [("state", "s"), ("app", "app"), ("epoch", "7"), ("basis", "3"), ("commit", "4")];
-    spans.has("epoch", &wanted);
+    spans.has("epoch", &wanted).await;
 
     let basis = reader.basis().await.unwrap();
     reader.multi_get(&basis, Point::LATEST, &["a"]).await.unwrap();
-    spans.has("get", &[("state", "s"), ("basis", "4"), ("as_of", "latest"), ("keys", "1")]);
+    spans.has("get", &[("state", "s"), ("basis", "4"), ("as_of", "latest"), ("keys", "1")]).await;
     reader.multi_get(&basis, Point::at_commit(2), &["a"]).await.unwrap();
-    spans.has("get", &[("basis", "4"), ("as_of", "commit:2")]);
+    spans.has("get", &[("basis", "4"), ("as_of", "commit:2")]).await;
     drop(state.scan(Point::at_commit(3), KeyFilter::All).await.unwrap());
-    spans.has("scan", &[("state", "s"), ("basis", "4"), ("as_of", "commit:3")]);
+    spans.has("scan", &[("state", "s"), ("basis", "4"), ("as_of", "commit:3")]).await;
     drop(reader.history_rows(&basis, KeyFilter::All, Point::LATEST).await.unwrap());
-    spans.has("history", &[("state", "s"), ("basis", "4"), ("as_of", "latest")]);
+    spans.has("history", &[("state", "s"), ("basis", "4"), ("as_of", "latest")]).await;
     drop(reader.changes_rows(&basis, 1).await.unwrap());
-    spans.has("changes", &[("state", "s"), ("basis", "4"), ("after", "1")]);
+    spans.has("changes", &[("state", "s"), ("basis", "4"), ("after", "1")]).await;
     let (from, to) = (Point::at_commit(1), Point::LATEST);
     drop(reader.diff_rows(&basis, from, to, KeyFilter::All).await.unwrap());
-    spans.has("diff", &[("state", "s"), ("basis", "4"), ("from", "commit:1"), ("to", "latest")]);
+    spans
+        .has("diff", &[("state", "s"), ("basis", "4"), ("from", "commit:1"), ("to", "latest")])
+        .await;
     sql(&store, "SELECT count(*) FROM s").await.unwrap();
-    spans.has("sql", &[("state", "s"), ("basis", "4")]);
+    spans.has("sql", &[("state", "s"), ("basis", "4")]).await;
 
     state.materialize(false).await.unwrap();
-    spans.has("materialize", &[("state", "s"), ("basis", "0"), ("commit", "4")]);
+    spans.has("materialize", &[("state", "s"), ("basis", "0"), ("commit", "4")]).await;
     state.verify().await.unwrap();
-    spans.has("verify", &[("state", "s"), ("basis", "4"), ("commit", "4")]);
+    spans.has("verify", &[("state", "s"), ("basis", "4"), ("commit", "4")]).await;
     state.create_savepoint("one", None).await.unwrap();
-    spans.has("create_savepoint", &[("state", "s"), ("name", "one"), ("commit", "4")]);
+    spans.has("create_savepoint", &[("state", "s"), ("name", "one"), ("commit", "4")]).await;
     state.release_savepoint("one").await.unwrap();
-    spans.has("release_savepoint", &[("state", "s"), ("name", "one"), ("commit", "4")]);
+    spans.has("release_savepoint", &[("state", "s"), ("name", "one"), ("commit", "4")]).await;
     let options = RestoreOptions { to: Point::at_commit(1), ..RestoreOptions::default() };
     state.restore(&options).await.unwrap();
-    spans.has("restore", &[("state", "s"), ("basis", "4"), ("commit", "5"), ("to", "commit:1")]);
+    spans
+        .has("restore", &[("state", "s"), ("basis", "4"), ("commit", "5"), ("to", "commit:1")])
+        .await;
     state.erase(&["c".to_owned()], false).await.unwrap();
-    let erased = spans.take("erase");
+    let erased = spans.take("erase").await;
     let commit = state.log().state().version.to_string();
     assert_eq!((erased["state"].as_str(), erased["basis"].as_str()), ("s", "5"), "{erased:?}");
     assert_eq!(erased["commit"], commit);
@@ -154,11 +166,13 @@ async fn each_verb_opens_a_span_with_its_state_basis_and_commit() {
         let commit = state.log().state().version.to_string();
         let (step, before, commit) = (step.name(), before.as_str(), commit.as_str());
         let wanted = [("state", "s"), ("step", step), ("basis", before), ("commit", commit)];
-        spans.has("step", &wanted);
+        spans.has("step", &wanted).await;
     }
     state.maintain(&MaintainStep::ALL, true).await.unwrap();
     let commit = state.log().state().version.to_string();
-    spans.has("maintain", &[("state", "s"), ("dry_run", "true"), ("commit", commit.as_str())]);
+    spans
+        .has("maintain", &[("state", "s"), ("dry_run", "true"), ("commit", commit.as_str())])
+        .await;
 }
 
 /// A get that is answered from memory opens none: it would take longer than the get.

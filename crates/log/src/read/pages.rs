@@ -181,7 +181,8 @@ impl PageCache {
     /// Whether a page that is not here is to be kept: as long as there is room each is, then some of those that are asked for again.
     pub(super) fn admits(&self, id: PageId) -> bool {
         let is_full = self.evictions.count.load(Ordering::Relaxed) > 0;
-        let is_turn = || self.asked_again.fetch_add(1, Ordering::Relaxed) % KEEP_EVERY == 0;
+        let turn = || self.asked_again.fetch_add(1, Ordering::Relaxed);
+        let is_turn = || turn().is_multiple_of(KEEP_EVERY);
         !is_full || (self.evictions.noted.note(id) && is_turn())
     }
 
