@@ -138,7 +138,7 @@ async fn rec_05_a_missing_commit_is_named_and_nothing_goes_on_past_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hole_of_any_width_is_named_and_never_filled() {
+async fn rec_05_a_hole_of_any_width_is_named_and_never_filled() {
     let home = Home::new();
     let state = with_commits(&home, 80).await;
     state.log().table().checkpoint().await.unwrap();
