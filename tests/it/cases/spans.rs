@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use alluvium::{MaintainStep, ManualClock, Point, RawState, RestoreOptions, Store, StoreSettings};
@@ -14,6 +15,9 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::support::stores::{DAY, Home, START, by_version, n_batch_at, settings, sql};
+
+/// Set in the process that runs one of these tests alone.
+const ALONE: &str = "ALLUVIUM_TEST_ALONE";
 
 /// A span's fields as they are when it ends.
 #[derive(Debug, Clone, Default)]
@@ -104,9 +108,22 @@ async fn built(home: &Home) -> (Store, RawState, Arc<ManualClock>) {
     (store, state, clock)
 }
 
+/// Runs a test of this file again in a process of its own: whether anybody listens to a span is remembered for the whole process, and
+/// tests beside it that listen to nothing may be asked.
+fn passes_alone(name: &str) {
+    let name = format!("cases::spans::{name}");
+    let program = std::env::current_exe().unwrap();
+    let ran = Command::new(program).args(["--exact", &name]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
+
 /// On one thread, whose subscriber sees everything that the verbs open themselves.
 #[tokio::test]
 async fn each_verb_opens_a_span_with_its_state_basis_and_commit() {
+    if std::env::var_os(ALONE).is_none() {
+        return passes_alone("each_verb_opens_a_span_with_its_state_basis_and_commit");
+    }
     let spans = Collector::default();
     let subscriber = tracing_subscriber::registry().with(spans.clone());
     let home = Home::new();
@@ -178,6 +195,9 @@ async fn each_verb_opens_a_span_with_its_state_basis_and_commit() {
 /// A get that is answered from memory opens none: it would take longer than the get.
 #[tokio::test]
 async fn a_get_from_memory_opens_no_span_and_reads_open_none_above_debug() {
+    if std::env::var_os(ALONE).is_none() {
+        return passes_alone("a_get_from_memory_opens_no_span_and_reads_open_none_above_debug");
+    }
     let spans = Collector::default();
     let home = Home::new();
     let (_store, state, _) = built(&home).await;
