@@ -8,11 +8,16 @@ use alluvium_benches::{
     Events, Figures, Floor, KEYS, Outcome, Place, Samples, append_rows, as_child, open_state,
     open_table, table_at, timed,
 };
+use arrow::array::RecordBatch;
 
 use crate::Setup;
 
-/// Commits of each end of the growth that are compared.
+/// Commits of the small store, and of each point of the plot.
 const WINDOW: usize = 100;
+/// Commits to each store, in turns, by which the small and the large one are compared.
+const TURNS: usize = 200;
+/// Openings of each of them, in turns.
+const OPENED_IN_TURNS: usize = 31;
 /// Of the other side's commits, which grow much faster.
 const THEIR_WINDOW: usize = 20;
 /// Commits of the other side whose median is compared with ours.
@@ -27,6 +32,7 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     let place = setup.place("commit")?;
     let commits = setup.pick(10_000, 1_000);
     let (ours, floor) = one_at_a_time(&figures, &place, commits).await?;
+    in_turns(&figures, &place, commits).await?;
     let all_theirs = by_delta_rs(&figures, &place, setup.pick(500, 100)).await?;
     by_number(&figures, "alluvium", &ours, WINDOW);
     by_number(&figures, "floor", &floor, WINDOW);
@@ -35,29 +41,11 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     figures.latency("alluvium", "append of 1 row", &ours);
     figures.latency("floor", "append of 1 row", &floor);
     figures.latency("delta-rs", "append of 1 row", &theirs);
-    let ends = |samples: &Samples| {
-        (samples.part(WINDOW, 2 * WINDOW), samples.part(commits - WINDOW, commits))
-    };
-    let ((early, late), (floor_early, floor_late)) = (ends(&ours), ends(&floor));
-    figures.duration("alluvium", "commits 100 to 200", &early);
-    figures.duration("alluvium", "the last 100 commits", &late);
-    figures.duration("floor", "meanwhile, early", &floor_early);
-    figures.duration("floor", "meanwhile, late", &floor_late);
     let end = theirs.len();
     figures.duration("delta-rs", "the first 20 commits", &theirs.part(0, THEIR_WINDOW));
     figures.duration("delta-rs", "the last 20 commits", &theirs.part(end - THEIR_WINDOW, end));
     figures.times("delta-rs", "append of 1 row, p50", &theirs, &ours, 5.0);
     figures.times("floor", "append of 1 row, p50 (1/1.5 wanted)", &floor, &ours, 1.0 / 1.5);
-    let growth = late.median() / early.median();
-    let floor_growth = floor_late.median() / floor_early.median();
-    figures.line("alluvium", "growth, last to early", growth, "times", WINDOW);
-    figures.line(
-        "alluvium",
-        "growth, the floor's own taken out",
-        growth / floor_growth,
-        "times",
-        WINDOW,
-    );
     many_writers(&figures, &place, setup.pick(100, 30)).await
 }
 
@@ -80,32 +68,67 @@ async fn one_at_a_time(
     let mut floor = Floor::new(&place.path("floor"))?;
     let mut events = Events::seeded(1);
     let (mut ours, mut least) = (Samples::default(), Samples::default());
-    let mut opened_early = Samples::default();
     for commit in 1..=commits {
         let row = events.random(1, KEYS)?;
-        let (done, took) = timed(state.append(&row)).await;
-        done?;
-        ours.push(took);
+        ours.push(append(&state, &row).await?);
         let (done, took) = timed(async { floor.commit(&row) }).await;
         done?;
         least.push(took);
-        if OPENED_AT.contains(&commit) && commit < commits {
-            let opened = openings(figures, place, commit).await?;
-            if commit == WINDOW {
-                opened_early = opened;
-            }
+        if OPENED_AT.contains(&commit) || commit == commits {
+            openings(figures, place, commit).await?;
         }
     }
     store.close().await;
-    let opened_late = openings(figures, place, commits).await?;
-    figures.duration("alluvium", "open at 100 commits", &opened_early);
-    figures.duration("alluvium", &format!("open at {commits} commits"), &opened_late);
-    let growth = opened_late.median() / opened_early.median();
-    figures.line("alluvium", "growth of opening", growth, "times", opened_late.len());
     Ok((ours, least))
 }
 
-async fn openings(figures: &Figures, place: &Place, commits: usize) -> Outcome<Samples> {
+async fn append(state: &RawState, row: &RecordBatch) -> Outcome<Duration> {
+    let (done, took) = timed(state.append(row)).await;
+    done?;
+    Ok(took)
+}
+
+/// The store of many commits and one of few, in turns: a disk whose speed changes meanwhile changes both.
+async fn in_turns(figures: &Figures, place: &Place, commits: usize) -> Outcome<()> {
+    let mut events = Events::seeded(2);
+    let (store, small) = place.new_default_state("small", OrderBy::Version).await?;
+    for _ in 0..WINDOW {
+        append(&small, &events.random(1, KEYS)?).await?;
+    }
+    store.close().await;
+    let (mut few, mut many) = (Samples::default(), Samples::default());
+    for _ in 0..OPENED_IN_TURNS {
+        for (name, samples) in [("small", &mut few), ("store", &mut many)] {
+            let (opened, took) = timed(place.reopen(name)).await;
+            opened?;
+            samples.push(took);
+        }
+    }
+    figures.duration("alluvium", &format!("open at {WINDOW} commits"), &few);
+    figures.duration("alluvium", &format!("open at {commits} commits"), &many);
+    let growth = many.median() / few.median();
+    figures.line("alluvium", "growth of opening (3 wanted)", growth, "times", many.len());
+
+    let ((first, large), (second, small)) =
+        (place.reopen("store").await?, place.reopen("small").await?);
+    let (mut few, mut many) = (Samples::default(), Samples::default());
+    for _ in 0..TURNS {
+        for (state, samples) in [(&small, &mut few), (&large, &mut many)] {
+            samples.push(append(state, &events.random(1, KEYS)?).await?);
+        }
+    }
+    for store in [first, second] {
+        store.close().await;
+    }
+    let numbers = |from: usize| format!("commits {from} to {}", from + TURNS);
+    figures.duration("alluvium", &numbers(WINDOW), &few);
+    figures.duration("alluvium", &numbers(commits), &many);
+    let growth = many.median() / few.median();
+    figures.line("alluvium", "growth of a commit (1.2 wanted)", growth, "times", TURNS);
+    Ok(())
+}
+
+async fn openings(figures: &Figures, place: &Place, commits: usize) -> Outcome<()> {
     let mut samples = Samples::default();
     for _ in 0..OPENINGS {
         let (opened, took) = timed(place.reopen("store")).await;
@@ -113,7 +136,7 @@ async fn openings(figures: &Figures, place: &Place, commits: usize) -> Outcome<S
         samples.push(took);
     }
     figures.point("alluvium", "open", (commits as f64, "commits"), samples.median() * 1e3, "ms");
-    Ok(samples)
+    Ok(())
 }
 
 /// Opens a store's state many times, in a process of its own, so that a profile shows nothing else.

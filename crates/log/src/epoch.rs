@@ -16,7 +16,7 @@ pub const MAX_APP_ID_BYTES: usize = 256;
 
 /// An epoch of one state in the making: rows are staged as files, and become visible by one commit or never.
 ///
-/// Rows are durable in files as soon as [`EpochCommit::stage`] returns, so an epoch may be larger than memory. Dropping
+/// Rows are in files as soon as [`EpochCommit::stage`] returns, so an epoch may be larger than memory, and durable with the commit. Dropping
 /// it leaves those files unreferenced: invisible, to be removed by a vacuum.
 #[derive(Debug)]
 pub struct EpochCommit {

@@ -20,6 +20,7 @@ impl LogInner {
         (append_id, rows): (&str, usize),
         mut checked: i64,
     ) -> Result<i64> {
+        let unsynced = Self::unsynced(files);
         loop {
             let note = BTreeMap::from([
                 ("appendId".to_owned(), json!(append_id)),
@@ -27,7 +28,7 @@ impl LogInner {
             ]);
             let outcome = self
                 .table
-                .commit::<()>("WRITE", Some(true), note, |state, commit| {
+                .commit_with::<()>("WRITE", Some(true), note, &unsynced, |state, commit| {
                     if Self::has_newer_markers(state, checked) {
                         return Ok(Attempt::Stop(()));
                     }
@@ -109,7 +110,7 @@ impl LogInner {
         let mut generation = None;
         let outcome = self
             .table
-            .commit("WRITE", Some(true), note, |state, commit| {
+            .commit_with("WRITE", Some(true), note, &Self::unsynced(files), |state, commit| {
                 let last = state.transaction(app_id).max(known_last);
                 if let Some(last) = last.filter(|last| *last >= number) {
                     return Ok(Attempt::Stop(Held::Applied(last)));

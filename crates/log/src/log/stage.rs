@@ -11,6 +11,7 @@ use crate::checksum::TAG_CHECK;
 use crate::columns::DT;
 use crate::encode::{EncodedFile, encode_rows};
 use crate::error::{Error, Result};
+use crate::storage::Unsynced;
 use crate::table::{Action, FileAdd, TAG_APPEND, TAG_COMMIT, TAG_SORTED};
 
 /// Files written at the same time by one append.
@@ -18,10 +19,17 @@ const UPLOAD_CONCURRENCY: usize = 16;
 /// Rows from which encoding leaves the async thread.
 const ENCODE_INLINE_ROWS: usize = 4_096;
 
+/// Files of one append or epoch that become durable with its commit, at most.
+const UNSYNCED_FILES: usize = 4;
+/// Larger ones are made durable at once, while other work goes on.
+const UNSYNCED_BYTES: usize = 1024 * 1024;
+
 /// A file that lies in the store, and that no commit refers to yet.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedFile {
     pub(crate) add: FileAdd,
+    /// What the commit has to make durable.
+    unsynced: Option<Arc<Unsynced>>,
 }
 
 impl LogInner {
@@ -53,10 +61,16 @@ impl LogInner {
     async fn upload(&self, file: EncodedFile, append_id: &str, index: usize) -> Result<StagedFile> {
         let stem = append_id.split('/').next().unwrap_or(append_id);
         let path = format!("{DT}={}/{stem}-{index}.parquet", file.dt);
-        let size = file.parquet.bytes.len() as u64;
-        self.table.put_new(&path, file.parquet.bytes).await?;
+        let (bytes, size) = (file.parquet.bytes.clone(), file.parquet.bytes.len() as u64);
+        let unsynced = if index < UNSYNCED_FILES && bytes.len() <= UNSYNCED_BYTES {
+            self.table.put_new_unsynced(&path, bytes).await?
+        } else {
+            self.table.put_new(&path, bytes).await?;
+            None
+        };
         metrics::counter!(crate::metrics::BYTES_WRITTEN).increment(size);
         Ok(StagedFile {
+            unsynced,
             add: FileAdd {
                 path,
                 size,
@@ -78,6 +92,11 @@ impl LogInner {
         for file in files {
             self.table.discard(&file.add.path).await;
         }
+    }
+
+    /// What of staged files is not durable yet.
+    pub(super) fn unsynced(files: &[StagedFile]) -> Vec<Arc<Unsynced>> {
+        files.iter().filter_map(|file| file.unsynced.clone()).collect()
     }
 
     /// The actions that make staged files part of the table as the given commit.

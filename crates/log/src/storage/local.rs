@@ -25,6 +25,9 @@ use object_store::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use together::Failed;
+pub(crate) use together::{LocalTable, Unpublished, Unsynced};
+
 use super::disk;
 use super::warm::read_cached;
 
@@ -98,6 +101,11 @@ impl LocalStore {
         let root = root.canonicalize().map_err(|source| failed(root, source))?;
         let folders = Folders::new(&root, durability);
         Ok(Self { inner, root, folders })
+    }
+
+    /// The folder.
+    pub(super) fn root(&self) -> &FsPath {
+        &self.root
     }
 }
 
@@ -193,32 +201,25 @@ fn open_new(path: &FsPath, durability: Durability) -> io::Result<File> {
     }
 }
 
-fn write_all(
-    path: &FsPath,
-    file: &mut File,
-    payload: &PutPayload,
-    durability: Durability,
-) -> io::Result<()> {
-    disk::write(path, file, payload)?;
-    if durability == Durability::Fsync { disk::sync(path, file) } else { Ok(()) }
-}
-
-/// Writes under a staging name, then publishes at once: whoever sees the name sees the whole content.
+/// Writes under a staging name, then publishes at once: whoever sees the name sees the whole content. What belongs to it and is
+/// not durable yet is made so before, while the content is.
 fn put_staged(
     target: &FsPath,
     payload: &PutPayload,
     mode: &PutMode,
-    folders: &Folders,
-) -> Result<()> {
+    (folders, beside): (&Folders, &[Arc<Unsynced>]),
+) -> Result<(), Unpublished> {
     let staged = staging_path(target);
-    let publish = || -> io::Result<()> {
+    let publish = || -> Result<(), Failed> {
         let mut file = open_new(&staged, folders.durability)?;
-        write_all(&staged, &mut file, payload, folders.durability)?;
+        disk::write(&staged, &mut file, payload)?;
+        together::sync((&staged, &file), beside, folders)?;
         drop(file);
-        match mode {
+        let published = match mode {
             PutMode::Create => disk::link(&staged, target),
             _ => disk::rename(&staged, target),
-        }
+        };
+        Ok(published?)
     };
     let outcome = publish();
     if outcome.is_err() || matches!(mode, PutMode::Create) {
@@ -230,31 +231,25 @@ fn put_staged(
             tracing::warn!(path = %staged.display(), %error, "a staged file could not be removed");
         }
     }
-    outcome.map_err(|source| match source.kind() {
+    outcome.map_err(|error| match error {
+        Failed::Beside(error) => Unpublished::Beside(error),
+        Failed::Own(source) => Unpublished::Entry(not_put(target, source)),
+    })?;
+    folders.sync_entry(target).map_err(Unpublished::Entry)
+}
+
+fn not_put(target: &FsPath, source: io::Error) -> Error {
+    match source.kind() {
         io::ErrorKind::AlreadyExists => {
             Error::AlreadyExists { path: target.display().to_string(), source: Box::new(source) }
         }
         _ => failed(target, source),
-    })?;
-    folders.sync_entry(target)
+    }
 }
 
 /// Writes straight to a name that nothing refers to yet; a torn file stays unreferenced.
 fn put_unreferenced(target: &FsPath, payload: &PutPayload, folders: &Folders) -> Result<()> {
-    let mut file = open_new(target, folders.durability).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Error::AlreadyExists { path: target.display().to_string(), source: Box::new(source) }
-        }
-        _ => failed(target, source),
-    })?;
-    if let Err(source) = write_all(target, &mut file, payload, folders.durability) {
-        drop(file);
-        if let Err(error) = disk::remove(target) {
-            tracing::warn!(path = %target.display(), %error, "a torn file could not be removed");
-        }
-        return Err(failed(target, source));
-    }
-    folders.sync_entry(target)
+    Unsynced::write(target, payload, folders)?.sync(folders)
 }
 
 #[async_trait]
@@ -277,7 +272,7 @@ impl ObjectStore for LocalStore {
             if is_data && options.mode == PutMode::Create {
                 put_unreferenced(&target, &payload, &folders)
             } else {
-                put_staged(&target, &payload, &options.mode, &folders)
+                put_staged(&target, &payload, &options.mode, (&folders, &[])).map_err(Error::from)
             }
         };
         tokio::task::spawn_blocking(write)
@@ -416,10 +411,11 @@ impl MultipartUpload for SyncedUpload {
 }
 
 /// The store of a folder, as everything above sees it.
-pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<dyn ObjectStore>> {
+pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<LocalStore>> {
     create_folder(root, durability).map_err(|source| failed(root, source))?;
     Ok(Arc::new(LocalStore::open(root, durability)?))
 }
 
 #[cfg(test)]
 mod tests;
+mod together;

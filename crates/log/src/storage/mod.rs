@@ -24,7 +24,8 @@ use object_store::prefix::PrefixStore;
 
 pub(crate) use guard::GuardedStore;
 pub use local::Durability;
-use local::local_store;
+use local::{LocalStore, local_store};
+pub(crate) use local::{LocalTable, Unpublished, Unsynced};
 pub use options::{RemoteSettings, StorageOptions};
 pub(crate) use probe::FolderProbe;
 pub(crate) use scratch::{read_in_memory, write_at};
@@ -37,8 +38,8 @@ use crate::forks::{NameClaim, NameFolder};
 pub struct Storage {
     root: Arc<dyn ObjectStore>,
     label: String,
-    /// The folder, when it is one of this machine.
-    folder: Option<PathBuf>,
+    /// The store again, when it is a folder of this machine.
+    local: Option<Arc<LocalStore>>,
     /// The store again, when it has to be made sure of before it is written to.
     guard: Option<Arc<GuardedStore>>,
 }
@@ -86,7 +87,7 @@ impl Storage {
             Some((scheme, _)) => match cloud::Service::of_scheme(scheme) {
                 Some(service) => {
                     let (root, label) = cloud::open(service, uri, &options())?;
-                    Ok(Self { root: root.clone(), label, folder: None, guard: Some(root) })
+                    Ok(Self { root: root.clone(), label, local: None, guard: Some(root) })
                 }
                 None => Err(Error::new(
                     ErrorKind::Unsupported,
@@ -105,23 +106,19 @@ impl Storage {
         let label = path.display().to_string();
         let root = local_store(&path, durability)
             .map_err(|error| Error::from(error).context(format!("the store {label}")))?;
-        let folder = path.canonicalize().map_err(|error| {
-            Error::new(ErrorKind::Storage, format!("the store {label} can't be followed"))
-                .with_source(error)
-        })?;
-        Ok(Self { root, label, folder: Some(folder), guard: None })
+        Ok(Self { root: root.clone(), label, local: Some(root), guard: None })
     }
 
     /// A store over any object store, which must support put-if-absent. It is taken as it is.
     pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
-        Self { root, label: label.to_owned(), folder: None, guard: None }
+        Self { root, label: label.to_owned(), local: None, guard: None }
     }
 
     /// A store over an object store across a network, as one that [`Storage::open`] makes of a URI: before the first write
     /// put-if-absent is tried, and a store that doesn't keep it is refused; a lost reply is no failure; large files go in parts.
     pub fn from_remote_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
         let root = Arc::new(GuardedStore::new(root, guard::guard_for(label)));
-        Self { root: root.clone(), label: label.to_owned(), folder: None, guard: Some(root) }
+        Self { root: root.clone(), label: label.to_owned(), local: None, guard: Some(root) }
     }
 
     /// The same store to read, as it was when the log of a state ended with this commit: what lies before a commit that is
@@ -130,13 +127,13 @@ impl Storage {
         let log = Path::from(crate::log::log_path(state));
         let view = view::LogView::new(self.root.clone(), &log, commit);
         let label = format!("{} (up to commit {commit} of {state})", self.label);
-        Self { root: Arc::new(view), label, folder: None, guard: None }
+        Self { root: Arc::new(view), label, local: None, guard: None }
     }
 
     /// The same store to read, as if a table were not there.
     pub fn without_table(&self, table: &str) -> Self {
         let view = view::LogView::new(self.root.clone(), &Path::from(table), -1);
-        Self { root: Arc::new(view), label: self.label.clone(), folder: None, guard: None }
+        Self { root: Arc::new(view), label: self.label.clone(), local: None, guard: None }
     }
 
     /// The object store of the whole store.
@@ -151,7 +148,7 @@ impl Storage {
 
     /// Whether a look at a file's metadata costs microseconds rather than a request.
     pub(crate) fn is_local(&self) -> bool {
-        self.folder.is_some()
+        self.local.is_some()
     }
 
     /// What has to be made sure of before the store is written to.
@@ -161,8 +158,13 @@ impl Storage {
 
     /// A probe of the folder of a table's commits, where the store is a folder.
     pub(crate) fn commit_probe(&self, table: &str) -> Option<FolderProbe> {
-        let folder = self.folder.as_ref()?;
+        let folder = self.local.as_ref()?.root();
         Some(FolderProbe::at(folder.join(table).join("_delta_log")))
+    }
+
+    /// The folder of one table, where the store is a folder.
+    pub(crate) fn local_table(&self, table: &Path) -> Option<LocalTable> {
+        self.local.clone().map(|store| LocalTable::new(store, table))
     }
 
     /// The store of one table, with paths relative to the table.

@@ -11,6 +11,7 @@ use object_store::{ObjectStore, PutMode, PutOptions};
 use super::state::TableState;
 use super::{Action, Attempt, CommitInfo, Outcome, Table, commit_path, delta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::{Unpublished, Unsynced};
 
 /// How often a commit is tried again after losing the race for a number.
 pub const MAX_COMMIT_ATTEMPTS: u32 = 1_000;
@@ -27,6 +28,18 @@ impl Table {
         operation: &str,
         blind_append: Option<bool>,
         note: BTreeMap<String, serde_json::Value>,
+        decide: impl FnMut(&TableState, i64) -> Result<Attempt<T>>,
+    ) -> Result<Outcome<T>> {
+        self.commit_with(operation, blind_append, note, &[], decide).await
+    }
+
+    /// The same for a commit that names files which are not durable yet: they are before it can be seen.
+    pub(crate) async fn commit_with<T>(
+        &self,
+        operation: &str,
+        blind_append: Option<bool>,
+        note: BTreeMap<String, serde_json::Value>,
+        files: &[Arc<Unsynced>],
         mut decide: impl FnMut(&TableState, i64) -> Result<Attempt<T>>,
     ) -> Result<Outcome<T>> {
         let _alone = self.committing.lock().await;
@@ -60,7 +73,7 @@ impl Table {
             let mut all = Vec::with_capacity(actions.len() + 1);
             all.push(Action::Info(info));
             all.extend(actions);
-            if self.put_commit(version, delta::encode(version, &all)?, &id).await? {
+            if self.put_commit(version, delta::encode(version, &all)?, &id, files).await? {
                 let next = Arc::new(state.apply(version, &all)?);
                 self.publish(next.clone()).await?;
                 return Ok(Outcome::Committed(next));
@@ -82,13 +95,23 @@ impl Table {
     }
 
     /// Puts a commit if its number is free; false when another commit has it.
-    async fn put_commit(&self, version: i64, bytes: Bytes, id: &str) -> Result<bool> {
-        let path = commit_path(version);
-        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+    async fn put_commit(
+        &self,
+        version: i64,
+        bytes: Bytes,
+        id: &str,
+        files: &[Arc<Unsynced>],
+    ) -> Result<bool> {
         let mut last_error = None;
         for attempt in 0..=MAX_UNKNOWN_RETRIES {
-            match self.store.put_opts(&path, bytes.clone().into(), options.clone()).await {
-                Ok(_) => return Ok(true),
+            let put = match self.create_commit(version, bytes.clone(), files).await {
+                // Sent again it would seem to be well.
+                Err(Unpublished::Beside(error)) => return Err(self.placed(error.into())),
+                Err(Unpublished::Entry(error)) => Err(error),
+                Ok(()) => Ok(()),
+            };
+            match put {
+                Ok(()) => return Ok(true),
                 Err(object_store::Error::AlreadyExists { .. }) => {
                     // The one that is there may be ours, if an earlier reply was lost: then not being able to
                     // look means not knowing.
@@ -124,6 +147,21 @@ impl Table {
             }
             (_, error) => Err(self.unknown(version, error.map(Into::into))),
         }
+    }
+
+    async fn create_commit(
+        &self,
+        version: i64,
+        bytes: Bytes,
+        files: &[Arc<Unsynced>],
+    ) -> Result<(), Unpublished> {
+        let path = commit_path(version);
+        if let (Some(local), [_, ..]) = (&self.local, files) {
+            return local.commit(&path, bytes.into(), files.to_vec()).await;
+        }
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        let put = self.store.put_opts(&path, bytes.into(), options).await;
+        put.map(drop).map_err(Unpublished::Entry)
     }
 
     fn unknown(

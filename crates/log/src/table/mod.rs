@@ -37,7 +37,7 @@ use tokio::sync::Mutex;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::leases::{LeaseFolder, LeasedTable};
-use crate::storage::{GuardedStore, Storage};
+use crate::storage::{GuardedStore, LocalTable, Storage, Unsynced};
 pub use checkpoint::CHECKPOINT_INTERVAL;
 pub use cleanup::CleanUpReport;
 pub use commit::{MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES};
@@ -75,6 +75,8 @@ pub enum Outcome<T> {
 #[derive(Debug)]
 pub struct Table {
     store: Arc<dyn ObjectStore>,
+    /// The same, where small files become durable with the commit that names them.
+    local: Option<LocalTable>,
     label: String,
     access: DeltaAccess,
     clock: Arc<dyn Clock>,
@@ -113,6 +115,7 @@ impl Table {
         let probe = storage.commit_probe(path).map(probe::CommitProbe::new).map(Arc::new);
         Self {
             store: storage.table_store(&table),
+            local: storage.local_table(&table),
             label: path.to_owned(),
             access: DeltaAccess::new(storage.object_store().clone(), table, probe.clone()),
             clock,
@@ -205,8 +208,25 @@ impl Table {
     pub async fn put_new(&self, path: &str, bytes: impl Into<PutPayload>) -> Result<()> {
         let options = PutOptions { mode: PutMode::Create, ..Default::default() };
         let put = self.store.put_opts(&Path::from(path), bytes.into(), options).await;
-        put.map(drop)
-            .map_err(|error| self.placed(Error::from(error).context(format!("writing {path}"))))
+        put.map(drop).map_err(|error| self.not_written(path, error))
+    }
+
+    /// The same for a small file that a commit of this handle is to name soon. On a local disk it isn't durable yet: the commit is given
+    /// what is returned, and makes it so.
+    pub(crate) async fn put_new_unsynced(
+        &self,
+        path: &str,
+        bytes: impl Into<PutPayload>,
+    ) -> Result<Option<Arc<Unsynced>>> {
+        let Some(local) = &self.local else {
+            return self.put_new(path, bytes).await.map(|()| None);
+        };
+        let written = local.write(&Path::from(path), bytes.into()).await;
+        written.map(Some).map_err(|error| self.not_written(path, error))
+    }
+
+    fn not_written(&self, path: &str, error: object_store::Error) -> Error {
+        self.placed(Error::from(error).context(format!("writing {path}")))
     }
 
     /// Removes a data file that no commit refers to, nor ever will. What can't be removed stays, unseen, until a vacuum.

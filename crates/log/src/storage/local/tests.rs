@@ -175,3 +175,68 @@ async fn without_durability_nothing_is_synced_and_a_folder_is_synced_once_by_eac
     put(&store, &commit(2), "{}", PutMode::Create).await;
     assert_eq!(syncs(), 7);
 }
+
+fn table_of(store: &Arc<LocalStore>) -> LocalTable {
+    LocalTable::new(store.clone(), &Path::from("s/log"))
+}
+
+fn path_of(root: &FsPath, path: &Path) -> PathBuf {
+    root.join("s/log").join(path.as_ref())
+}
+
+#[tokio::test]
+async fn a_commit_gets_its_name_when_all_that_belongs_to_it_is_durable() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().canonicalize().unwrap();
+    let table = table_of(&Arc::new(LocalStore::open(&root, Durability::Fsync).unwrap()));
+    for number in 0..4 {
+        let commit = Path::from(format!("_delta_log/{number:020}.json"));
+        let files = ["15/a", "15/b", "16/a"]
+            .map(|at| Path::from(format!("dt=2024-01-{at}-{number}.parquet")));
+        let mut written = Vec::new();
+        for file in &files {
+            written.push(table.write(file, "rows".into()).await.unwrap());
+        }
+        let before = steps_below(&root).len();
+        table.commit(&commit, "{}".into(), written).await.unwrap();
+        let steps = steps_below(&root);
+        let commit = path_of(&root, &commit);
+        let named =
+            steps.iter().position(|step| matches!(step, Step::Linked(_, to) if *to == commit));
+        let named = named.unwrap();
+        let Step::Linked(staged, _) = &steps[named] else { unreachable!() };
+        let then = Disk::after(&steps[..named], &[]);
+        assert!(!then.dirty.contains(&then.names[staged]), "{steps:#?}");
+        for file in &files {
+            assert!(then.keeps(&root, &path_of(&root, file)), "{file}: {steps:#?}");
+        }
+        assert!(Disk::after(&steps, &[]).keeps(&root, &commit), "{steps:#?}");
+        let is_sync = |step: &&Step| matches!(step, Step::Synced(_) | Step::FolderSynced(_));
+        let syncs = steps[before..].iter().filter(is_sync).count();
+        // Three files, their two folders, the commit and its folder; once the folders above too.
+        assert!(number == 0 || syncs == 7, "{syncs}: {steps:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_file_is_lost_is_never_published_however_often_it_is_tried() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().canonicalize().unwrap();
+    let store = Arc::new(LocalStore::open(&root, Durability::Fsync).unwrap());
+    let table = table_of(&store);
+    let commit = Path::from("_delta_log/00000000000000000000.json");
+    let whole = table.write(&Path::from("dt=2024-01-15/a.parquet"), "rows".into()).await.unwrap();
+    // What can't be synced says so.
+    let null = File::open("/dev/null").unwrap();
+    let lost = Arc::new(Unsynced::of(&root.join("s/log/dt=2024-01-15/b.parquet"), null));
+    for _ in 0..2 {
+        let refused = table.commit(&commit, "{}".into(), vec![whole.clone(), lost.clone()]).await;
+        assert!(matches!(refused, Err(Unpublished::Beside(_))), "{refused:?}");
+        let left: Vec<_> = fs::read_dir(root.join("s/log/_delta_log")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    table.commit(&commit, "{}".into(), vec![whole.clone()]).await.unwrap();
+    // The number is taken now.
+    let taken = table.commit(&commit, "{}".into(), vec![whole]).await;
+    assert!(matches!(taken, Err(Unpublished::Entry(Error::AlreadyExists { .. }))), "{taken:?}");
+}
