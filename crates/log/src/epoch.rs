@@ -74,7 +74,7 @@ impl EpochCommit {
         self.checked = self.checked.min(rows.checked);
         let (first, last) = rows.versions();
         let (files, greatest_seq) = inner
-            .stage(rows.batch.clone(), &self.append_id, self.files.len(), self.next_seq)
+            .stage(rows.batch.clone(), &self.append_id, (self.files.len(), self.next_seq), false)
             .await?;
         self.next_seq = greatest_seq
             .checked_add(1)

@@ -215,7 +215,9 @@ async fn stage_group(log: &Arc<LogInner>, group: &[Waiting]) -> Result<Staged> {
     };
     let rows = batch.num_rows();
     let append_id = log.next_append_id();
-    let (files, _) = log.stage(batch, &append_id, 0, 0).await?;
+    // While another commit is made there is time to write; otherwise the commit does it, and nobody waits twice.
+    let later = !log.table.is_committing();
+    let (files, _) = log.stage(batch, &append_id, (0, 0), later).await?;
     metrics::counter!(crate::metrics::APPENDS).increment(group.len() as u64);
     Ok(Staged { files, definition, append_id, rows })
 }

@@ -161,6 +161,7 @@ impl LogInner {
     pub(super) async fn recheck(&self, files: &[StagedFile]) -> Result<i64> {
         let (commit, erased) = self.erased_in(&self.table.state())?;
         let Some(erased) = erased else { return Ok(commit) };
+        self.table.ensure_written(Self::unsynced(files)).await?;
         let spec = ReadSpec { payload: Vec::new(), filter: RowFilter::default() };
         for file in files {
             let file = Arc::new(DataFile::uncommitted(file.add.clone()));

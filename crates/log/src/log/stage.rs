@@ -33,13 +33,14 @@ pub(crate) struct StagedFile {
 }
 
 impl LogInner {
-    /// Sorts, encodes and uploads rows; nothing refers to the files yet.
+    /// Sorts, encodes and uploads rows; nothing refers to the files yet. With `later` the first small ones may be left to the commit to
+    /// write.
     pub(crate) async fn stage(
         &self,
         rows: RecordBatch,
         append_id: &str,
-        first_file: usize,
-        first_seq: i32,
+        (first_file, first_seq): (usize, i32),
+        later: bool,
     ) -> Result<(Vec<StagedFile>, i32)> {
         let order_by = self.definition.read().1.order_by;
         let (files, greatest_seq) = if rows.num_rows() <= ENCODE_INLINE_ROWS {
@@ -51,19 +52,25 @@ impl LogInner {
                 .map_err(|error| Error::internal("encoding was aborted").with_source(error))??
         };
         let staged = stream::iter(files.into_iter().enumerate())
-            .map(|(index, file)| self.upload(file, append_id, first_file + index).boxed())
+            .map(|(index, file)| self.upload(file, append_id, first_file + index, later).boxed())
             .buffered(UPLOAD_CONCURRENCY)
             .try_collect()
             .await?;
         Ok((staged, greatest_seq))
     }
 
-    async fn upload(&self, file: EncodedFile, append_id: &str, index: usize) -> Result<StagedFile> {
+    async fn upload(
+        &self,
+        file: EncodedFile,
+        append_id: &str,
+        index: usize,
+        later: bool,
+    ) -> Result<StagedFile> {
         let stem = append_id.split('/').next().unwrap_or(append_id);
         let path = format!("{DT}={}/{stem}-{index}.parquet", file.dt);
         let (bytes, size) = (file.parquet.bytes.clone(), file.parquet.bytes.len() as u64);
         let unsynced = if index < UNSYNCED_FILES && bytes.len() <= UNSYNCED_BYTES {
-            self.table.put_new_unsynced(&path, bytes).await?
+            self.table.put_new_unsynced(&path, bytes, later).await?
         } else {
             self.table.put_new(&path, bytes).await?;
             None

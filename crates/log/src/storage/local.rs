@@ -211,6 +211,9 @@ fn put_staged(
 ) -> Result<(), Unpublished> {
     let staged = staging_path(target);
     let publish = || -> Result<(), Failed> {
+        for unsynced in beside {
+            unsynced.ensure_written(folders).map_err(Failed::Beside)?;
+        }
         let mut file = open_new(&staged, folders.durability)?;
         disk::write(&staged, &mut file, payload)?;
         together::sync((&staged, &file), beside, folders)?;
@@ -249,7 +252,7 @@ fn not_put(target: &FsPath, source: io::Error) -> Error {
 
 /// Writes straight to a name that nothing refers to yet; a torn file stays unreferenced.
 fn put_unreferenced(target: &FsPath, payload: &PutPayload, folders: &Folders) -> Result<()> {
-    Unsynced::write(target, payload, folders)?.sync(folders)
+    Arc::new(Unsynced::write(target, payload, folders)?).sync(folders)
 }
 
 #[async_trait]
@@ -416,6 +419,7 @@ pub(crate) fn local_store(root: &FsPath, durability: Durability) -> Result<Arc<L
     Ok(Arc::new(LocalStore::open(root, durability)?))
 }
 
+mod rounds;
 #[cfg(test)]
 mod tests;
 mod together;

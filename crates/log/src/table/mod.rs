@@ -211,18 +211,38 @@ impl Table {
         put.map(drop).map_err(|error| self.not_written(path, error))
     }
 
-    /// The same for a small file that a commit of this handle is to name soon. On a local disk it isn't durable yet: the commit is given
-    /// what is returned, and makes it so.
+    /// The same for a small file that a commit of this handle is to name soon. On a local disk it isn't durable yet, with `later` not
+    /// even written: the commit is given what is returned, and sees to it.
     pub(crate) async fn put_new_unsynced(
         &self,
         path: &str,
         bytes: impl Into<PutPayload>,
+        later: bool,
     ) -> Result<Option<Arc<Unsynced>>> {
         let Some(local) = &self.local else {
             return self.put_new(path, bytes).await.map(|()| None);
         };
-        let written = local.write(&Path::from(path), bytes.into()).await;
-        written.map(Some).map_err(|error| self.not_written(path, error))
+        let (at, bytes) = (Path::from(path), bytes.into());
+        let unsynced = match later {
+            true => local.write_later(&at, bytes),
+            false => local.write(&at, bytes).await,
+        };
+        unsynced.map(Some).map_err(|error| self.not_written(path, error))
+    }
+
+    /// Writes those files that [`Self::put_new_unsynced`] has left to a commit.
+    pub(crate) async fn ensure_written(&self, files: Vec<Arc<Unsynced>>) -> Result<()> {
+        match &self.local {
+            Some(local) if !files.is_empty() => {
+                local.ensure_written(files).await.map_err(|error| self.placed(error.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a commit of this handle is being made.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.committing.try_lock().is_err()
     }
 
     fn not_written(&self, path: &str, error: object_store::Error) -> Error {

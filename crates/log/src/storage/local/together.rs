@@ -9,12 +9,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use object_store::path::Path;
 use object_store::{Error, PutMode, PutPayload, Result};
 use parking_lot::Mutex;
 
+use super::rounds::{Part, at_once};
 use super::{
     Durability, Folders, LocalStore, disk, failed, folder_of, not_put, open_new, put_staged,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Unsynced {
 
 #[derive(Debug)]
 enum Progress {
+    /// For the commit to be written, or for whoever wants to read it.
+    Waiting(PutPayload),
     /// It stays open: what goes wrong with its bytes meanwhile is told to those who had it open then.
     Written(File),
     Durable,
@@ -65,36 +67,51 @@ impl From<io::Error> for Failed {
 }
 
 impl Unsynced {
-    /// Writes a file under a name that is free; what is torn is removed.
+    /// Writes a file under a name that is free.
     pub(super) fn write(target: &FsPath, payload: &PutPayload, folders: &Folders) -> Result<Self> {
-        let mut file =
-            open_new(target, folders.durability).map_err(|source| not_put(target, source))?;
-        if let Err(source) = disk::write(target, &mut file, payload) {
-            drop(file);
-            remove_torn(target);
-            return Err(failed(target, source));
-        }
-        Ok(Self::of(target, file))
+        Ok(Self::of(target, write_new(target, payload, folders)?))
     }
 
     pub(super) fn of(path: &FsPath, file: File) -> Self {
         Self { path: path.to_owned(), progress: Mutex::new(Progress::Written(file)) }
     }
 
-    /// Makes the file and its name durable.
-    pub(super) fn sync(&self, folders: &Folders) -> Result<()> {
-        match folders.durability {
-            Durability::Os => Ok(()),
-            Durability::Fsync => at_once(&|| self.sync_name(folders), &[&|| self.sync_bytes()])
-                .map_err(|error| match error {
-                    Failed::Beside(error) => error,
-                    Failed::Own(source) => failed(&self.path, source),
-                }),
-        }
+    /// A file that is written when it is to become durable.
+    pub(super) fn later(target: PathBuf, payload: PutPayload) -> Self {
+        Self { path: target, progress: Mutex::new(Progress::Waiting(payload)) }
     }
 
-    fn sync_name(&self, folders: &Folders) -> Result<(), Failed> {
-        folders.sync_entry(&self.path).map_err(Failed::Beside)
+    /// Writes the file if that is still to be done.
+    pub(super) fn ensure_written(&self, folders: &Folders) -> Result<()> {
+        let mut progress = self.progress.lock();
+        if let Progress::Waiting(payload) = &*progress {
+            let written = write_new(&self.path, payload, folders);
+            // What could not be written may be tried again.
+            *progress = Progress::Written(written?);
+        }
+        Ok(())
+    }
+
+    /// Makes the file and its name durable.
+    pub(super) fn sync(self: &Arc<Self>, folders: &Folders) -> Result<()> {
+        if folders.durability == Durability::Os {
+            return Ok(());
+        }
+        let synced = at_once(|| self.sync_bytes(), vec![self.name_part(folders)]);
+        synced.map_err(|error| match error {
+            Failed::Beside(error) => error,
+            Failed::Own(source) => failed(&self.path, source),
+        })
+    }
+
+    fn name_part(self: &Arc<Self>, folders: &Folders) -> Part {
+        let (unsynced, folders) = (self.clone(), folders.clone());
+        Box::new(move || folders.sync_entry(&unsynced.path).map_err(Failed::Beside))
+    }
+
+    fn bytes_part(self: &Arc<Self>) -> Part {
+        let unsynced = self.clone();
+        Box::new(move || unsynced.sync_bytes())
     }
 
     fn sync_bytes(&self) -> Result<(), Failed> {
@@ -102,6 +119,7 @@ impl Unsynced {
         let synced = match &*progress {
             Progress::Durable => return Ok(()),
             Progress::Written(file) => disk::sync(&self.path, file),
+            Progress::Waiting(_) => Err(io::Error::other("it was to be made durable unwritten")),
             Progress::Lost => Err(io::Error::other("it was lost when it was to be made durable")),
         };
         *progress = if synced.is_ok() { Progress::Durable } else { Progress::Lost };
@@ -110,6 +128,18 @@ impl Unsynced {
             Failed::Beside(failed(&self.path, source))
         })
     }
+}
+
+/// Writes a file under a name that is free; what is torn is removed.
+fn write_new(target: &FsPath, payload: &PutPayload, folders: &Folders) -> Result<File> {
+    let mut file =
+        open_new(target, folders.durability).map_err(|source| not_put(target, source))?;
+    if let Err(source) = disk::write(target, &mut file, payload) {
+        drop(file);
+        remove_torn(target);
+        return Err(failed(target, source));
+    }
+    Ok(file)
 }
 
 fn remove_torn(path: &FsPath) {
@@ -129,38 +159,15 @@ pub(super) fn sync(
     if folders.durability == Durability::Os {
         return Ok(());
     }
-    let mut jobs: Vec<Box<Job<'_>>> = Vec::new();
     let mut named = BTreeSet::new();
+    let mut parts = Vec::with_capacity(2 * beside.len());
     for unsynced in beside {
-        jobs.push(Box::new(|| unsynced.sync_bytes()));
+        parts.push(unsynced.bytes_part());
         if named.insert(folder_of(&unsynced.path)) {
-            jobs.push(Box::new(|| unsynced.sync_name(folders)));
+            parts.push(unsynced.name_part(folders));
         }
     }
-    let others: Vec<&Job<'_>> = jobs.iter().map(|job| &**job).collect();
-    at_once(&|| Ok(disk::sync(path, file)?), &others)
-}
-
-type Job<'a> = dyn Fn() -> Result<(), Failed> + Sync + 'a;
-
-/// Does work of which each waits for the disk at the same time, and tells of the first that failed once all have ended.
-fn at_once(own: &Job<'_>, others: &[&Job<'_>]) -> Result<(), Failed> {
-    thread::scope(|scope| {
-        let begin = |job| thread::Builder::new().spawn_scoped(scope, job);
-        let begun: Vec<_> = others.iter().map(|&job| (begin(job), job)).collect();
-        let mut outcome = own();
-        for (thread, job) in begun {
-            let done = match thread {
-                Ok(thread) => thread
-                    .join()
-                    .unwrap_or_else(|_| Err(io::Error::other("a sync was aborted").into())),
-                // There are no more threads to be had.
-                Err(_) => job(),
-            };
-            outcome = outcome.and(done);
-        }
-        outcome
-    })
+    at_once(|| Ok(disk::sync(path, file)?), parts)
 }
 
 /// A table in a folder of this machine, whose data files and commit become durable together.
@@ -184,6 +191,18 @@ impl LocalTable {
     pub(crate) async fn write(&self, path: &Path, bytes: PutPayload) -> Result<Arc<Unsynced>> {
         let (target, folders) = (self.file(path)?, self.store.folders.clone());
         let write = move || Unsynced::write(&target, &bytes, &folders).map(Arc::new);
+        tokio::task::spawn_blocking(write).await.map_err(|source| Error::JoinError { source })?
+    }
+
+    /// The same for a file that is written with the commit, or before by [`Self::ensure_written`].
+    pub(crate) fn write_later(&self, path: &Path, bytes: PutPayload) -> Result<Arc<Unsynced>> {
+        Ok(Arc::new(Unsynced::later(self.file(path)?, bytes)))
+    }
+
+    /// Writes what was to be written later, for who wants to read it.
+    pub(crate) async fn ensure_written(&self, files: Vec<Arc<Unsynced>>) -> Result<()> {
+        let folders = self.store.folders.clone();
+        let write = move || files.iter().try_for_each(|file| file.ensure_written(&folders));
         tokio::task::spawn_blocking(write).await.map_err(|source| Error::JoinError { source })?
     }
 
