@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::thread;
 
@@ -30,23 +31,11 @@ impl Ticket {
     /// Does a part; whether there was one.
     fn redeem(&self) -> bool {
         let Some(part) = self.waiting.lock().pop() else { return false };
-        let mut told = Told { done: &self.done, outcome: None };
-        told.outcome = Some(part());
-        true
-    }
-}
-
-/// Tells what came of a part, also when it breaks down.
-struct Told<'a> {
-    done: &'a mpsc::Sender<Outcome>,
-    outcome: Option<Outcome>,
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        let aborted = || Err(Failed::Own(io::Error::other("a sync was aborted")));
+        let aborted = |_| Err(Failed::Own(io::Error::other("a sync was aborted")));
+        let outcome = panic::catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(aborted);
         // Who began the round waits for as many outcomes as it has parts.
-        self.done.send(self.outcome.take().unwrap_or_else(aborted)).ok();
+        self.done.send(outcome).ok();
+        true
     }
 }
 

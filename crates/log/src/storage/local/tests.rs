@@ -195,7 +195,15 @@ async fn a_commit_gets_its_name_when_all_that_belongs_to_it_is_durable() {
             .map(|at| Path::from(format!("dt=2024-01-{at}-{number}.parquet")));
         let mut written = Vec::new();
         for file in &files {
-            written.push(table.write(file, "rows".into()).await.unwrap());
+            // Some are written before, some with the commit, some in between.
+            written.push(match number {
+                0 | 1 => table.write(file, "rows".into()).await.unwrap(),
+                _ => table.write_later(file, "rows".into()).unwrap(),
+            });
+        }
+        if number == 3 {
+            table.ensure_written(written[1..].to_vec()).await.unwrap();
+            assert_eq!(fs::read(path_of(&root, &files[1])).unwrap(), b"rows");
         }
         let before = steps_below(&root).len();
         table.commit(&commit, "{}".into(), written).await.unwrap();
@@ -239,4 +247,56 @@ async fn a_commit_whose_file_is_lost_is_never_published_however_often_it_is_trie
     // The number is taken now.
     let taken = table.commit(&commit, "{}".into(), vec![whole]).await;
     assert!(matches!(taken, Err(Unpublished::Entry(Error::AlreadyExists { .. }))), "{taken:?}");
+}
+
+#[tokio::test]
+async fn a_commit_whose_file_has_no_place_is_not_published() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().canonicalize().unwrap();
+    let table = table_of(&Arc::new(LocalStore::open(&root, Durability::Fsync).unwrap()));
+    let commit = Path::from("_delta_log/00000000000000000000.json");
+    let data = Path::from("dt=2024-01-15/a.parquet");
+    let taken = path_of(&root, &data);
+    fs::create_dir_all(&taken).unwrap();
+    let file = table.write_later(&data, "rows".into()).unwrap();
+    let refused = table.commit(&commit, "{}".into(), vec![file.clone()]).await;
+    assert!(matches!(refused, Err(Unpublished::Beside(_))), "{refused:?}");
+    assert!(!path_of(&root, &commit).exists());
+    // Nothing of it was lost.
+    fs::remove_dir(&taken).unwrap();
+    table.commit(&commit, "{}".into(), vec![file]).await.unwrap();
+    assert_eq!(fs::read(taken).unwrap(), b"rows");
+}
+
+#[test]
+fn a_round_ends_with_all_its_parts_also_when_one_fails_or_breaks_down() {
+    let rounds: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(|| {
+                for turn in 0..50 {
+                    let ended = Arc::new(Mutex::new(0));
+                    let part = |number: usize| {
+                        let ended = ended.clone();
+                        let part = move || {
+                            *ended.lock() += 1;
+                            match (turn % 5, number) {
+                                (1, 2) => Err(Failed::Own(io::Error::other("part 2"))),
+                                (2, 0) => panic!("a part breaks down"),
+                                _ => Ok(()),
+                            }
+                        };
+                        Box::new(part) as rounds::Part
+                    };
+                    let parts = (0..turn % 4).map(part).collect();
+                    let outcome = rounds::at_once(|| Ok(()), parts);
+                    assert_eq!(*ended.lock(), turn % 4);
+                    let fails = matches!((turn % 5, turn % 4), (1, 3) | (2, 1..));
+                    assert_eq!(outcome.is_err(), fails, "{turn}");
+                }
+            })
+        })
+        .collect();
+    for round in rounds {
+        round.join().unwrap();
+    }
 }
