@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, Result, Storage, Store};
+use alluvium::{ErrorKind, ManualClock, Point, RawState, Result, Storage, Store};
 use alluvium_log::{Archived, Expired, KeyFilter};
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 
 use crate::support::delta;
 use crate::support::faults::{FaultyStore, open};
-use crate::support::stores::{DAY, SECOND, START, by_time, by_version, commit_of, n_batch_at};
+use crate::support::stores::{
+    DAY, SECOND, START, by_time, by_version, commit_of, n_batch_at, set, tended,
+};
 
 /// How long what is kept of states that are maintained.
 const SPANS: [(&str, &str); 3] =
@@ -156,23 +158,6 @@ async fn append(state: &RawState, commits: i64) {
         let times = [START + n * SECOND, START, START + n];
         state.append(&n_batch_at(&rows, &times)).await.unwrap();
     }
-}
-
-/// A day's change of a key that all days share and of one of its own.
-async fn tended(state: &RawState, clock: &ManualClock, days: std::ops::Range<i64>) {
-    for day in days {
-        let time = START + day * DAY;
-        clock.set(time + DAY / 2);
-        let own = format!("d{day:04}");
-        let rows = [("daily", day, Some(day)), (own.as_str(), day, Some(day))];
-        state.append(&n_batch_at(&rows, &[time, time])).await.unwrap();
-        state.maintain(&MaintainStep::ALL, false).await.unwrap();
-    }
-}
-
-pub(super) async fn set(state: &RawState, changes: &[(&str, &str)]) {
-    let changes: Vec<_> = changes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    state.set_maintenance(&changes).await.unwrap();
 }
 
 fn questions(early: i64, late: i64, key: &'static str) -> Vec<Ask> {

@@ -9,9 +9,9 @@ use alluvium::{
 };
 use alluvium_log::{Expired, VACUUM_APP_ID};
 
-use super::faulty_reads::{Ask, asked, set, told};
+use super::faulty_reads::{Ask, asked, told};
 use crate::support::faults::FaultyStore;
-use crate::support::stores::{DAY, SECOND, START, by_time, commit_of, n_batch_at, settings};
+use crate::support::stores::{DAY, SECOND, START, by_time, commit_of, n_batch_at, set, settings};
 
 const HOUR: i64 = 3_600 * SECOND;
 /// So many that the snapshot has several files, which are read one after the other.
