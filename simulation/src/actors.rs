@@ -4,9 +4,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use alluvium::{
-    Basis, Clock, EpochOutcome, EraseReceipt, Error, HoldStatus, KeyFilter, Lookup, MaintainStep,
-    ManualClock, Point, RawState, Receipt, RestoreOptions, RestoreReport, Result, Savepoint,
-    Storage, Store, StoreSettings,
+    Basis, Clock, DropReport, EpochOutcome, EraseReceipt, Error, ForkReport, HoldStatus, KeyFilter,
+    Leadership, Lease, Lookup, MaintainStep, ManualClock, Point, PromoteOptions, PromoteReport,
+    RawState, Receipt, RepairReport, RestoreOptions, RestoreReport, Result, Savepoint, Storage,
+    Store, StoreSettings,
 };
 use alluvium_materializer::whole_value;
 use arrow::array::{AsArray, RecordBatch};
@@ -17,8 +18,9 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 
 use crate::ledger::Difference;
-use crate::rows::{Change, Seen, Shape, batch, seen, values};
+use crate::rows::{Change, Seen, Shape, Value, batch, seen, values};
 use crate::store::SimStore;
+use crate::typed::{self, Asked, Sent, Streamed};
 
 /// The state of all runs.
 pub const STATE: &str = "things";
@@ -77,6 +79,8 @@ pub enum Intent {
         rows: Vec<Change>,
         /// The fields that it gives.
         shape: Shape,
+        /// Through the cache, as values of a type.
+        typed: bool,
     },
     /// Commits an epoch.
     Epoch {
@@ -123,23 +127,64 @@ pub enum Intent {
     Renew,
     /// Asks what is held, perhaps much later.
     ReadHeld(Question),
+    /// Asks for what a mark of the grid keeps, by its commit.
+    ReadMark(Question, i64),
+    /// Asks the process's cache for the newest values of keys.
+    Cached(Vec<String>, Asked),
+    /// Sends epochs as one stream.
+    Stream {
+        /// The application.
+        app: String,
+        /// The epochs.
+        epochs: Vec<Sent>,
+    },
+    /// Shows a sign of life, and takes the lead of the job if nobody has it.
+    Beat,
+    /// Lets go of the lead.
+    LetGo,
+    /// Looks at every file, and repairs.
+    Repair,
+    /// Makes a fork, or goes on with one.
+    Fork {
+        /// Its name.
+        name: String,
+        /// The commit that it begins at; the newest if none is given.
+        at: Option<i64>,
+    },
+    /// Does something with a fork that can be done with any state.
+    OnFork(String, Box<Intent>),
+    /// Brings a fork's changes to its parent.
+    Promote {
+        /// Its name.
+        name: String,
+        /// Whether keys may be overwritten that the parent has changed.
+        overwrite: bool,
+    },
+    /// Drops a fork.
+    Drop(String),
 }
 
 impl Intent {
     /// What is asked, of those that ask the state as it is.
     pub fn question(&self) -> Option<&Question> {
         match self {
-            Self::Read(question) | Self::ReadSaved(question, _) => Some(question),
+            Self::Read(question) | Self::ReadSaved(question, _) | Self::ReadMark(question, _) => {
+                Some(question)
+            }
             _ => None,
         }
     }
 }
 
 /// What a process has beside its state.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Kit {
     /// Its store.
     pub store: Arc<SimStore>,
+    /// The same, opened.
+    pub home: Store,
+    /// Its part in the lease of the job.
+    pub lease: Option<Lease>,
     /// Its handle.
     pub state: RawState,
     /// What it holds.
@@ -175,6 +220,24 @@ pub enum Done {
     Held(Result<Basis>),
     /// A long reader was told; with the basis of it, and whether that was held all the while.
     ToldHeld(Box<Basis>, Result<Answer>, bool),
+    /// A cache was asked.
+    Cached(Result<Vec<Option<Value>>>),
+    /// A stream ended.
+    Streamed(Streamed),
+    /// Who leads was told.
+    Beaten(Box<Lease>, Result<Leadership>),
+    /// The lead was let go of.
+    LetGo(Box<Lease>, Result<()>),
+    /// A repair ended.
+    Repaired(Result<RepairReport>),
+    /// A fork was made.
+    Forked(Result<ForkReport>),
+    /// What was to be done with a fork ended.
+    OnFork(Box<Done>),
+    /// A fork was promoted.
+    Promoted(Result<PromoteReport>),
+    /// A fork was dropped.
+    Dropped(Result<DropReport>),
 }
 
 /// Opens a store as a process does that has just been started.
@@ -192,12 +255,15 @@ pub async fn open(
 
 /// Does what a process has set out to do; opening is [`open`].
 pub async fn act(kit: Kit, intent: Intent) -> Done {
-    let Kit { store, state, held, is_late } = kit;
+    let Kit { store, home, lease, state, held, is_late } = kit;
     if is_late && let Err(error) = state.snapshot().refresh().await {
         return Done::Kept(Err(error));
     }
     match intent {
         Intent::Open => Done::Kept(Ok(())),
+        Intent::Append { rows, typed: true, .. } => {
+            Done::Appended(typed::append(&home, &rows).await)
+        }
         Intent::Append { rows, shape, .. } => {
             Done::Appended(state.append(&batch(&rows, shape)).await)
         }
@@ -207,7 +273,7 @@ pub async fn act(kit: Kit, intent: Intent) -> Done {
         Intent::Materialize { rebuild } => Done::Kept(state.materialize(rebuild).await.map(drop)),
         Intent::Maintain(steps) => Done::Kept(state.maintain(&steps, false).await.map(drop)),
         Intent::Optimize => Done::Foreign(optimize(store).await),
-        Intent::Read(question) | Intent::ReadSaved(question, _) => {
+        Intent::Read(question) | Intent::ReadSaved(question, _) | Intent::ReadMark(question, _) => {
             Done::Told(ask(&state, question).await)
         }
         Intent::Save(name) => Done::Saved(state.create_savepoint(&name, None).await),
@@ -226,7 +292,47 @@ pub async fn act(kit: Kit, intent: Intent) -> Done {
                 Done::ToldHeld(Box::new(basis.clone()), told, is_held(&basis))
             }
         },
+        Intent::Cached(keys, asked) => Done::Cached(typed::cached(&home, &keys, asked).await),
+        Intent::Stream { app, epochs } => Done::Streamed(typed::stream(&home, &app, &epochs).await),
+        Intent::Beat | Intent::LetGo => lead(lease, matches!(intent, Intent::Beat)).await,
+        Intent::Repair => Done::Repaired(home.repair(STATE, false).await),
+        Intent::Fork { name, at } => {
+            let at = Point { commit: at, ..Point::LATEST };
+            Done::Forked(home.fork(STATE, &name, at, false).await)
+        }
+        Intent::OnFork(name, what) => {
+            // What a real process does each second; here hours may have passed since.
+            let opened = async {
+                let state = home.raw_state(&name).await?;
+                state.snapshot().refresh().await?;
+                Ok(state)
+            };
+            let done = match opened.await {
+                Err(error) => Done::Kept(Err(error)),
+                Ok(state) => {
+                    let kit = Kit { store, home, lease, state, held, is_late: false };
+                    Box::pin(act(kit, *what)).await
+                }
+            };
+            Done::OnFork(Box::new(done))
+        }
+        Intent::Promote { name, overwrite } => {
+            let options = PromoteOptions { overwrite, dry_run: false };
+            Done::Promoted(home.promote_fork(&name, &options).await)
+        }
+        Intent::Drop(name) => Done::Dropped(home.drop_fork(&name).await),
     }
+}
+
+/// Shows a sign of life, or lets go.
+async fn lead(lease: Option<Lease>, beats: bool) -> Done {
+    let Some(mut lease) = lease else { return Done::Kept(Ok(())) };
+    if beats {
+        let told = lease.beat().await;
+        return Done::Beaten(Box::new(lease), told);
+    }
+    let told = lease.release().await;
+    Done::LetGo(Box::new(lease), told)
 }
 
 /// Whether nothing of a basis can have been removed.

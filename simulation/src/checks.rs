@@ -1,12 +1,16 @@
 //! The checkers: each compares one thing that was seen with what must be so, and names the invariant (of `docs/invariants.md`) that
 //! does not hold.
 
+use std::ops::RangeInclusive;
+
 use alluvium::{Basis, Point};
 
 use crate::actors::{Answer, Question};
+use crate::forks::{Branch, take_over_promotion};
 use crate::ledger::{Difference, Ledger, Row};
 use crate::promises::Promises;
-use crate::rows::{Change, Seen};
+use crate::rows::{Change, Seen, Value};
+use crate::typed::{Sent, Sight};
 
 /// What is known of one set of rows that somebody wanted to write.
 #[derive(Debug, Clone)]
@@ -19,6 +23,27 @@ pub struct Attempt {
     pub told: Told,
     /// The commit under which it lies in the log.
     pub found: Option<i64>,
+    /// The fork that it is written to; none is the state itself.
+    pub fork: Option<String>,
+    /// Versions and times are those of the writer's clock: they are known once it is found.
+    pub is_clocked: bool,
+}
+
+impl Attempt {
+    /// One to write these rows to the state.
+    pub fn new(rows: Vec<Change>, epoch: Option<(String, i64)>) -> Self {
+        let (fork, is_clocked) = (None, false);
+        Self { rows, epoch, told: Told::Nothing, found: None, fork, is_clocked }
+    }
+
+    /// Takes over the versions and times that the rows got.
+    fn take_clock(&mut self, rows: &[Seen]) {
+        for change in self.rows.iter_mut().filter(|_| self.is_clocked) {
+            if let Some(row) = rows.iter().find(|row| row.key == change.key) {
+                (change.version, change.event_time) = (row.version, row.event_time);
+            }
+        }
+    }
 }
 
 /// What a writer was told.
@@ -32,12 +57,23 @@ pub enum Told {
     Refused,
 }
 
+/// Attempts to write to one state, with their numbers: to the fork of a name, or to what it was made of.
+pub fn of_state<'a>(
+    attempts: &'a [Attempt],
+    fork: Option<&'a str>,
+) -> impl Iterator<Item = (usize, &'a Attempt)> {
+    attempts.iter().enumerate().filter(move |(_, attempt)| attempt.fork.as_deref() == fork)
+}
+
 /// A thing that is not as it must be.
 pub type Broken = String;
 
 /// 1 and 3: what was acknowledged is in the log, under the commit that was told; what was refused is not; nothing is there twice.
-pub fn writes(attempts: &[Attempt], newest: i64) -> Result<(), Broken> {
-    for (number, attempt) in attempts.iter().enumerate() {
+pub fn writes<'a>(
+    attempts: impl Iterator<Item = (usize, &'a Attempt)>,
+    newest: i64,
+) -> Result<(), Broken> {
+    for (number, attempt) in attempts {
         match (attempt.told, attempt.found) {
             (Told::Durable(Some(commit)), found) if commit <= newest && found != Some(commit) => {
                 return Err(format!(
@@ -66,6 +102,8 @@ pub fn take_over(
     ledger: &mut Ledger,
     attempts: &mut [Attempt],
     promises: &mut Promises,
+    branches: &mut [Branch],
+    fork: Option<&str>,
     rows: &[Seen],
 ) -> Result<(), Broken> {
     let mut left = rows;
@@ -79,6 +117,10 @@ pub fn take_over(
             promises.take_over_restore(ledger, &id, commit, of_commit)?;
             continue;
         }
+        if let Some(app) = of_commit.iter().find_map(promotion_of) {
+            take_over_promotion(ledger, branches, app, commit, of_commit)?;
+            continue;
+        }
         let marks: Vec<usize> = of_commit.iter().filter_map(mark_of).collect();
         let [number] = marks.as_slice() else {
             return Err(format!("invariant 1: commit {commit} holds the attempts {marks:?}"));
@@ -86,11 +128,18 @@ pub fn take_over(
         let attempt = attempts
             .get_mut(*number)
             .ok_or_else(|| format!("commit {commit} holds attempt {number}, which nobody made"))?;
+        if attempt.fork.as_deref() != fork {
+            return Err(format!(
+                "invariant 31: commit {commit} of {fork:?} holds attempt {number}, which was made to write to {:?}",
+                attempt.fork
+            ));
+        }
         if let Some(earlier) = attempt.found.replace(commit) {
             return Err(format!(
                 "invariant 3: attempt {number} is in the log twice: commits {earlier} and {commit}"
             ));
         }
+        attempt.take_clock(of_commit);
         ledger.add(commit, &attempt.rows, attempt.epoch.clone());
         let expected = ledger.changes(commit - 1);
         same_rows(&expected.iter().collect::<Vec<_>>(), &without(ledger, of_commit))
@@ -107,6 +156,11 @@ pub fn mark(number: usize) -> String {
 /// The name of the restore that brought a row.
 fn restore_of(row: &Seen) -> Option<String> {
     row.app.as_deref()?.strip_prefix("restore/").map(str::to_owned)
+}
+
+/// The application of the promotion that brought a row.
+fn promotion_of(row: &Seen) -> Option<&str> {
+    row.app.as_deref().filter(|app| app.starts_with("promote/"))
 }
 
 /// Rows without those of keys whose erase has begun.
@@ -143,6 +197,84 @@ pub fn fresh(basis: &Basis, acknowledged: i64) -> Result<(), Broken> {
             "invariant 19: a read is of commit {}, and {acknowledged} was acknowledged before it began",
             basis.commit()
         )),
+    }
+}
+
+/// 19: values that a cache gave are those of a commit, all of one if they were read together, that is none before what was known when
+/// the read began; gives the earliest that it may be.
+pub fn cached(
+    ledger: &Ledger,
+    keys: &[String],
+    found: &[Option<Value>],
+    is_together: bool,
+    commits: RangeInclusive<i64>,
+) -> Result<i64, Broken> {
+    let known: Vec<_> =
+        keys.iter().zip(found).filter(|(key, _)| !ledger.erased.contains(*key)).collect();
+    let parts: Vec<&[(&String, &Option<Value>)]> =
+        if is_together { vec![&known] } else { known.chunks(1).collect() };
+    let (mut from, newest) = commits.into_inner();
+    for part in parts {
+        let is_of = |commit: &i64| {
+            let live = ledger.values(Point::at_commit(*commit));
+            part.iter().all(|(key, value)| live.get(key.as_str()).copied() == value.as_ref())
+        };
+        from = (from..=newest).find(is_of).ok_or_else(|| {
+            format!("invariant 19: a cache gives {part:?}, which is of no commit from {from} to {newest}")
+        })?;
+    }
+    Ok(from)
+}
+
+/// 21: an epoch of a stream sees its own rows, then those of the epochs that were sent before it, then the state as of a commit.
+pub fn sights(
+    ledger: &Ledger,
+    attempts: &[Attempt],
+    epochs: &[Sent],
+    sights: &[Sight],
+    commits: RangeInclusive<i64>,
+) -> Result<(), Broken> {
+    let (from, newest) = commits.into_inner();
+    for sight in sights {
+        let of_key = |rows: &[Change]| rows.iter().rev().find(|row| row.key == sight.key).cloned();
+        let own = epochs.iter().find(|sent| sent.number == sight.number);
+        let own = own.and_then(|sent| of_key(&sent.rows[..sight.puts]));
+        let mut before = epochs.iter().rev().filter(|sent| sent.number < sight.number);
+        let sent = before.find_map(|sent| Some((sent, of_key(&sent.rows)?)));
+        let mut as_of = |from: i64| {
+            (from..=newest).any(|commit| {
+                let live = ledger.values(Point::at_commit(commit));
+                live.get(sight.key.as_str()).copied() == sight.value.as_ref()
+            })
+        };
+        let is_right = match (&own, &sent) {
+            (Some(row), _) => row.value == sight.value,
+            // Once it is applied, the state tells; an epoch that another process has sent since may be in it.
+            (None, Some((sent, row))) => {
+                row.value == sight.value || attempts[sent.attempt].found.is_some_and(&mut as_of)
+            }
+            (None, None) => as_of(from),
+        };
+        if !is_right {
+            return Err(format!(
+                "invariant 21: {sight:?}, and its own row is {own:?}, the one sent before {sent:?}, the commits {from} to {newest}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// 21: of a stream a prefix lies in the log, in its order.
+pub fn stream(app: &str, attempts: &[Attempt], numbers: &[usize]) -> Result<(), Broken> {
+    let found: Vec<Option<i64>> = numbers.iter().map(|number| attempts[*number].found).collect();
+    let is_prefix = found.windows(2).all(|pair| match (pair[0], pair[1]) {
+        (Some(first), Some(second)) => first < second,
+        (None, Some(_)) => false,
+        (_, None) => true,
+    });
+    match is_prefix {
+        true => Ok(()),
+        false => Err(format!("invariant 21: the epochs of {app} lie in the commits {found:?}")),
     }
 }
 

@@ -47,11 +47,13 @@ impl Pools {
         START + 3 * DAY
     }
 
-    fn key(&self, rng: &mut StdRng) -> String {
+    /// One of the keys.
+    pub fn key(&self, rng: &mut StdRng) -> String {
         self.keys.choose(rng).unwrap().clone()
     }
 
-    fn rows(&self, rng: &mut StdRng, shape: Shape, attempt: usize) -> Vec<Change> {
+    /// The rows of an attempt.
+    pub fn rows(&self, rng: &mut StdRng, shape: Shape, attempt: usize) -> Vec<Change> {
         let count = *[1, 1, 3, 12].choose(rng).unwrap();
         let mut rows: Vec<Change> = (0..count)
             .map(|_| Change {
@@ -98,7 +100,8 @@ impl Pools {
     }
 }
 
-fn value(rng: &mut StdRng, shape: Shape) -> Value {
+/// Any value.
+pub fn value(rng: &mut StdRng, shape: Shape) -> Value {
     let b = (shape.b && rng.random_bool(0.7)).then(|| format!("b{}", rng.random_range(0..3)));
     Value {
         n: rng.random_range(0..4),
@@ -174,7 +177,8 @@ pub fn intent(
         0..40 => {
             let rows = pools.rows(rng, *shape, attempt);
             let shape = shape_of(&rows, *shape);
-            Intent::Append { attempt, rows, shape }
+            let typed = rng.random_bool(0.2);
+            Intent::Append { attempt, rows, shape, typed }
         }
         40..55 => {
             let app = format!("app/{}", rng.random_range(0..2));
@@ -201,6 +205,8 @@ pub fn settings(rng: &mut StdRng) -> StoreSettings {
         page_cache_bytes: *[0, 1 << 20].choose(rng).unwrap(),
         partitions: 2,
         batch_rows: *[1, 50, 8_192].choose(rng).unwrap(),
+        row_cache_bytes: *[0, 2_000, 1 << 20].choose(rng).unwrap(),
+        epoch_bytes: *[1, 400, 1 << 20].choose(rng).unwrap(),
         tidy_after_commits: *[0, 0, 6].choose(rng).unwrap(),
         layout: LayoutSettings {
             small_state_rows: *[0, 40].choose(rng).unwrap(),

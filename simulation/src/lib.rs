@@ -6,6 +6,7 @@
 //!
 //! * [`store`] parks every call until the driver lets it go on; [`fate`] draws what becomes of it;
 //! * [`actors`] are what processes do, [`draw`] draws what they do and ask;
+//! * [`typed`] are reads through caches and streams of epochs, [`forks`] are forks and what they must hold, [`leads`] is who leads;
 //! * [`promises`] are what savepoints, restores, erases and spans of retention promise;
 //! * [`world`] is the driver: one thread, one call at a time;
 //! * [`races`] is the other half: real processes and real time.
@@ -17,11 +18,14 @@ pub mod actors;
 pub mod checks;
 pub mod draw;
 pub mod fate;
+pub mod forks;
+pub mod leads;
 pub mod ledger;
 pub mod promises;
 pub mod races;
 pub mod rows;
 pub mod store;
+pub mod typed;
 pub mod world;
 
 use std::fmt;

@@ -27,6 +27,8 @@ pub struct Tending {
     pub archives: bool,
     /// Whether keys are erased.
     pub erases: bool,
+    /// Whether snapshots are kept beyond the window, by a grid of times.
+    pub has_grid: bool,
 }
 
 impl Tending {
@@ -40,12 +42,13 @@ impl Tending {
             expires: rng.random_bool(0.5),
             archives: rng.random_bool(0.5),
             erases: rng.random_bool(0.5),
+            has_grid: rng.random_bool(0.5),
         })
     }
 
     /// Its settings.
     pub fn settings(self) -> Vec<(String, String)> {
-        let Self { window_hours, expires, archives, .. } = self;
+        let Self { window_hours, expires, archives, has_grid, .. } = self;
         let hours = |hours: i64| format!("{hours}h");
         let mut settings = vec![
             ("commit_retention", hours(window_hours + 6)),
@@ -56,6 +59,9 @@ impl Tending {
         ];
         if expires {
             settings.push(("log_retention", hours(window_hours + 48)));
+        }
+        if has_grid {
+            settings.push(("snapshot_grid", "6h:7d".to_owned()));
         }
         if archives {
             settings.push(("hot_days", hours(window_hours + 12)));
@@ -78,6 +84,8 @@ pub struct Promises {
     pub tending: Option<Tending>,
     /// What savepoints keep, by their names; those that are being released are not here.
     pub savepoints: BTreeMap<String, i64>,
+    /// Commits that the grid was seen to keep.
+    pub marks: Vec<i64>,
     /// Keys whose erase was acknowledged.
     pub erased: BTreeSet<String>,
     /// An erase has begun that removes files at once, which ends reads under way.
@@ -171,6 +179,11 @@ impl Promises {
             true => Ok(()),
             false => Err(format!("invariant 1: restore {id} is commit {found:?}, not {told:?}")),
         }
+    }
+
+    /// Whether keys may be erased, which takes what is kept of the past beyond the log.
+    pub fn may_erase(&self) -> bool {
+        self.tending.is_some_and(|tending| tending.erases)
     }
 
     /// Whether a writer may be refused so: a key of its rows is being erased.

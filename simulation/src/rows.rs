@@ -52,6 +52,8 @@ pub struct Seen {
     pub commit: i64,
     /// The application of the epoch that brought it, where a read tells.
     pub app: Option<String>,
+    /// The number of that epoch.
+    pub epoch: Option<i64>,
 }
 
 /// Which of the later fields a batch has.
@@ -158,6 +160,7 @@ pub fn seen(batch: &RecordBatch) -> Vec<Seen> {
     let commits = named("commit").as_primitive::<Int64Type>();
     let values = values(named("state_value"));
     let apps = batch.column_by_name("app_id").map(|column| column.as_string::<i32>());
+    let epochs = batch.column_by_name("epoch").map(|column| column.as_primitive::<Int64Type>());
     values
         .into_iter()
         .enumerate()
@@ -169,6 +172,7 @@ pub fn seen(batch: &RecordBatch) -> Vec<Seen> {
             value,
             commit: commits.value(row),
             app: apps.filter(|apps| apps.is_valid(row)).map(|apps| apps.value(row).to_owned()),
+            epoch: epochs.filter(|epochs| epochs.is_valid(row)).map(|epochs| epochs.value(row)),
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 //! The store of a simulation: one disk, seen by each process through a store of its own, in which every call waits until the
 //! driver lets it go on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,6 +60,10 @@ pub struct Disk {
     pub changed: Notify,
     commits: Mutex<HashMap<String, Bytes>>,
     recent: Mutex<Vec<Path>>,
+    /// What arrived in part, and was not written since.
+    torn: Mutex<HashSet<Path>>,
+    /// What was copied to where damaged files go, and is still there.
+    aside: Mutex<HashSet<Path>>,
     broken: Mutex<Vec<String>>,
 }
 
@@ -113,7 +117,26 @@ impl Disk {
         lock(&self.broken).push(text);
     }
 
+    fn note_copied(&self, from: &Path, to: &Path) {
+        if to.as_ref().ends_with(".damaged") || to.as_ref().contains("/damaged/") {
+            lock(&self.aside).insert(from.clone());
+        }
+    }
+
+    /// 27: what is set aside is what arrived in part, a checksum that lies beside it, or a hint. A whole file that somebody has just
+    /// written is not.
+    async fn note_removed(&self, location: &Path) {
+        let stands_beside = [".alluvium.json", "_last_checkpoint"];
+        let stands_beside = stands_beside.iter().any(|end| location.as_ref().ends_with(end));
+        let is_aside = lock(&self.aside).remove(location);
+        let is_torn = lock(&self.torn).remove(location);
+        if is_aside && !stands_beside && !is_torn && self.objects.head(location).await.is_ok() {
+            self.note_broken(format!("invariant 27: {location} is set aside, and was whole"));
+        }
+    }
+
     fn note_written(&self, location: &Path) {
+        lock(&self.torn).remove(location);
         let mut recent = lock(&self.recent);
         recent.push(location.clone());
         let over = recent.len().saturating_sub(RECENT);
@@ -233,6 +256,7 @@ impl SimStore {
         let whole: Bytes = payload.into();
         let half = whole.slice(..whole.len() / 2);
         self.disk.objects.put(location, half.into()).await?;
+        lock(&self.disk.torn).insert(location.clone());
         Err(failure("the write broke off"))
     }
 }
@@ -298,6 +322,7 @@ impl ObjectStore for SimStore {
                 async move {
                     let location = location?;
                     let fate = store.fate(Call::Delete, location.as_ref()).await?;
+                    store.disk.note_removed(&location).await;
                     store.disk.objects.delete(&location).await?;
                     reply(fate, location)
                 }
@@ -324,6 +349,7 @@ impl ObjectStore for SimStore {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let fate = self.fate(Call::Put(true), to.as_ref()).await?;
+        self.disk.note_copied(from, to);
         self.disk.objects.copy_opts(from, to, options).await?;
         reply(fate, ())
     }

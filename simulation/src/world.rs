@@ -1,24 +1,31 @@
 //! One run: processes on a disk, an order of calls, faults, and the checks after each step, all drawn from a seed.
 
+mod branches;
 mod end;
 mod judge;
+mod more;
+mod shown;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::{
-    Basis, Clock, ManualClock, OrderBy, RawState, StateSettings, Storage, Store, StoreSettings,
+    Basis, Clock, Lease, ManualClock, OrderBy, RawState, StateSettings, Storage, Store,
+    StoreSettings,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
+use self::shown::{outcome, shown, told};
 use crate::actors::{Done, Intent, Kit, STATE, SkewedClock, act, open};
-use crate::checks::{Attempt, Broken, Told};
+use crate::checks::{Attempt, Broken};
 use crate::draw::{Pools, intent, keeping, settings};
 use crate::fate::{Call, Fate, Fates, Rates};
+use crate::forks::Branch;
+use crate::leads::Leads;
 use crate::ledger::Ledger;
 use crate::promises::{Promises, Tending};
 use crate::rows::{Shape, fields};
@@ -28,6 +35,8 @@ use crate::store::{Disk, SimStore};
 pub const PROCESSES: usize = 5;
 /// How long everybody may be at work without asking the store for anything.
 const STUCK: Duration = Duration::from_secs(60);
+/// Streams of epochs of a run.
+const STREAMS: usize = 2;
 const MINUTE: i64 = 60_000_000;
 /// Beyond so many calls a run has run away.
 const CALLS_PER_OPERATION: u64 = 2_000;
@@ -63,6 +72,8 @@ struct Before {
     /// When it began, in milliseconds.
     begun_ms: i64,
     acknowledged: i64,
+    /// The same, or what any reader had seen.
+    seen: i64,
     erased: BTreeSet<String>,
 }
 
@@ -76,6 +87,8 @@ struct Process {
     frozen_until: u64,
     /// A long read.
     held: Option<Basis>,
+    /// Its part in the lease of the job, unless it is at work with it.
+    lease: Option<Lease>,
     /// Hours have passed since it did anything.
     is_late: bool,
 }
@@ -88,16 +101,24 @@ pub struct World {
     fates: Fates,
     processes: Vec<Process>,
     last: usize,
+    /// The store as one sees it who meets no faults, and the state.
+    outside: Store,
     onlooker: RawState,
     ledger: Ledger,
     promises: Promises,
     attempts: Vec<Attempt>,
     epochs: HashMap<(usize, i64), usize>,
+    /// Of each stream the attempts that its epochs are, by their numbers.
+    streams: [Vec<usize>; STREAMS],
+    leads: Leads,
+    branches: Vec<Branch>,
     pools: Pools,
     shape: Shape,
     /// The newest commit that the model knows, and the newest one that a writer was told of.
     newest: i64,
     acknowledged: i64,
+    /// The newest one that a reader has seen: nobody goes back behind it.
+    seen: i64,
     counts: Counts,
     /// What was done last, for whoever looks into a find.
     pub(crate) trace: Vec<String>,
@@ -133,6 +154,7 @@ impl World {
                 running: None,
                 frozen_until: 0,
                 held: None,
+                lease: None,
                 is_late: false,
             });
         }
@@ -143,15 +165,20 @@ impl World {
             fates,
             processes,
             last: 0,
+            outside,
             onlooker,
             ledger: Ledger::new(order_by),
             promises: Promises::of(tending),
             attempts: Vec::new(),
             epochs: HashMap::new(),
+            streams: Default::default(),
+            leads: Leads::default(),
+            branches: Vec::new(),
             pools,
             shape: Shape::default(),
             newest: 0,
             acknowledged: 0,
+            seen: 0,
             counts: Counts::default(),
             trace: Vec::new(),
         })
@@ -231,10 +258,7 @@ impl World {
             }
             Some(_) => self.next_intent(number),
         };
-        if let Intent::Erase { key, now } = &intent {
-            self.ledger.erase(key);
-            self.promises.ends_reads |= now;
-        }
+        self.set_out(number, &intent);
         self.counts.operations += 1;
         self.note(format!("process {number} begins {}", shown(&intent)));
         let process = &mut self.processes[number];
@@ -245,32 +269,37 @@ impl World {
             Intent::ReadHeld(_) => process.held.take(),
             _ => None,
         };
+        let lease = match &intent {
+            Intent::Beat | Intent::LetGo => process.lease.take(),
+            _ => None,
+        };
         let (wanted, disk) = (intent.clone(), self.disk.clone());
         let settings: StoreSettings = settings(&mut self.rng);
         let task = async move {
             let done = match opened {
-                Some((_, state)) if !matches!(wanted, Intent::Open) => {
-                    act(Kit { store, state, held, is_late }, wanted).await
+                Some((home, state)) if !matches!(wanted, Intent::Open) => {
+                    act(Kit { store, home, lease, state, held, is_late }, wanted).await
                 }
                 _ => Done::Opened(open(store, clock, settings).await),
             };
             disk.changed.notify_one();
             done
         };
-        process.running = Some(Running {
-            faults_before: process.store.faults(),
-            task: tokio::spawn(task),
-            intent,
-            before: Before {
-                had_faults: false,
-                begun_ms: self.clock.now_ms(),
-                acknowledged: self.acknowledged,
-                erased: self.promises.erased.clone(),
-            },
-        });
+        let (faults_before, task) = (process.store.faults(), tokio::spawn(task));
+        let before = Before {
+            had_faults: false,
+            begun_ms: self.clock.now_ms(),
+            acknowledged: self.acknowledged,
+            seen: self.known_before(&intent),
+            erased: self.promises.erased.clone(),
+        };
+        self.processes[number].running = Some(Running { task, intent, faults_before, before });
     }
 
     fn next_intent(&mut self, number: usize) -> Intent {
+        if let Some(more) = self.more(number) {
+            return more;
+        }
         let held = self.processes[number].held.as_ref().map(Basis::commit);
         let count = self.counts.operations;
         let (pools, promises) = (&self.pools, &self.promises);
@@ -288,14 +317,9 @@ impl World {
         let drawn =
             intent(&mut self.rng, &self.pools, &mut self.shape, self.newest, self.attempts.len());
         match drawn {
-            Intent::Append { attempt, rows, shape } => {
-                self.attempts.push(Attempt {
-                    rows: rows.clone(),
-                    epoch: None,
-                    told: Told::Nothing,
-                    found: None,
-                });
-                Intent::Append { attempt, rows, shape }
+            Intent::Append { attempt, rows, shape, typed } => {
+                self.attempts.push(Attempt::new(rows.clone(), None));
+                Intent::Append { attempt, rows, shape, typed }
             }
             Intent::Epoch { app, rows, shape, .. } => self.epoch(&app, rows, shape),
             Intent::Optimize if self.promises.tending.is_some() => {
@@ -318,12 +342,7 @@ impl World {
         let attempt = match self.epochs.get(&(index, number)) {
             Some(attempt) => *attempt,
             None => {
-                self.attempts.push(Attempt {
-                    rows,
-                    epoch: Some((app.to_owned(), number)),
-                    told: Told::Nothing,
-                    found: None,
-                });
+                self.attempts.push(Attempt::new(rows, Some((app.to_owned(), number))));
                 self.epochs.insert((index, number), self.attempts.len() - 1);
                 self.attempts.len() - 1
             }
@@ -341,6 +360,7 @@ impl World {
         process.store = SimStore::new(&self.disk, number, process.incarnation);
         process.opened = None;
         process.held = None;
+        process.lease = None;
     }
 
     /// Waits until everybody has ended or waits for the store.
@@ -406,8 +426,8 @@ impl World {
             self.counts.deaths += 1;
             self.disk.forget(number);
         }
-        let is_commit = matches!(call.call, Call::Put(true))
-            && call.path.starts_with(&format!("{STATE}/log/_delta_log/"));
+        let is_commit =
+            matches!(call.call, Call::Put(true)) && call.path.contains("/log/_delta_log/");
         call.answer(fate);
         is_commit
     }
@@ -432,7 +452,9 @@ impl World {
             ));
             // What the dead have opened is theirs.
             let is_opened = matches!(done, Done::Opened(Ok(_)));
-            let done = if is_dead && is_opened { Done::Kept(Ok(())) } else { done };
+            let is_let_go = matches!(done, Done::Beaten(..) | Done::LetGo(..));
+            let is_nothing = is_dead && (is_opened || is_let_go);
+            let done = if is_nothing { Done::Kept(Ok(())) } else { done };
             if is_dead {
                 self.restart(number);
             }
@@ -443,53 +465,5 @@ impl World {
             }
         }
         Ok(())
-    }
-}
-
-fn told(error: alluvium::Error) -> Broken {
-    let mut text = format!("{error} ({:?})", error.kind());
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
-}
-
-fn shown(intent: &Intent) -> String {
-    match intent {
-        Intent::Append { attempt, rows, .. } => format!("attempt {attempt} of {} rows", rows.len()),
-        Intent::Epoch { attempt, app, number, .. } => {
-            format!("attempt {attempt}, epoch {number} of {app}")
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-fn outcome(done: &Done) -> String {
-    let of = |outcome: Result<String, &alluvium::Error>| match outcome {
-        Ok(text) => text,
-        Err(error) => format!("{error} ({:?})", error.kind()),
-    };
-    match done {
-        Done::Opened(opened) => of(opened.as_ref().map(|_| "opened".to_owned())),
-        Done::Appended(receipt) => {
-            of(receipt.as_ref().map(|receipt| format!("commit {}", receipt.commit)))
-        }
-        Done::Epoch(epoch) => of(epoch.as_ref().map(|epoch| format!("{epoch:?}"))),
-        Done::Foreign(text) => text.clone(),
-        Done::Kept(kept) => of(kept.as_ref().map(|()| "done".to_owned())),
-        Done::Told(Err(error)) | Done::Told(Ok((_, Err(error)))) => of(Err(error)),
-        Done::Told(Ok((basis, Ok(_)))) => format!("told as of {}", basis.commit()),
-        Done::Saved(saved) | Done::Released(saved) => {
-            of(saved.as_ref().map(|saved| format!("savepoint of commit {}", saved.log_commit)))
-        }
-        Done::Restored(report) => of(report.as_ref().map(|report| format!("{report:?}"))),
-        Done::Erased(receipt) => of(receipt.as_ref().map(|_| "erased".to_owned())),
-        Done::Held(basis) => of(basis.as_ref().map(|basis| format!("holds {}", basis.commit()))),
-        Done::ToldHeld(basis, told, is_held) => {
-            let told = told.as_ref().map(|_| format!("told as of {}", basis.commit()));
-            format!("{} (held: {is_held})", of(told))
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! Typed values as Arrow columns, and back.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +13,7 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{FieldRef, Fields};
+use arrow::datatypes::{DataType, FieldRef, Fields};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_arrow::schema::{SchemaLike, TracingOptions};
@@ -86,20 +85,12 @@ impl Columns {
     ) -> Vec<FieldRef> {
         let options = tracing_options().allow_null_fields(true);
         let Ok(traced) = Vec::<FieldRef>::from_samples(values, options) else { return fields };
-        let stored: HashSet<String> = fields.iter().map(|field| field.name().clone()).collect();
         let of_type = self.of_type.as_ref();
-        let told = |name: &String| of_type.is_some_and(|of| of.find(name).is_some());
-        let settled = of_type.is_some_and(|of| of.iter().all(|f| stored.contains(f.name())))
-            && !traced.is_empty()
-            && traced.iter().all(|field| told(field.name()));
-        if settled {
+        let settled = of_type.is_some_and(|of| lie_within(of, &fields) && lie_within(&traced, of));
+        if settled && !traced.is_empty() {
             self.settled.store(true, Ordering::Release);
         }
-        for field in traced {
-            if !stored.contains(field.name()) && !field.data_type().is_null() {
-                fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
-            }
-        }
+        fields = joined(&fields, &traced);
         fields
     }
 
@@ -172,6 +163,78 @@ impl Columns {
             (STATE_VALUE, value, true),
         ])?)
     }
+}
+
+/// Whether fields are among others by their names, at every depth.
+fn lie_within(fields: &[FieldRef], others: &[FieldRef]) -> bool {
+    fields.iter().all(|field| {
+        others.iter().find(|other| other.name() == field.name()).is_some_and(|other| {
+            match (field.data_type(), other.data_type()) {
+                (DataType::Struct(inner), DataType::Struct(of)) => lie_within(inner, of),
+                (inner, of) => match item_of(inner).zip(item_of(of)) {
+                    // What an item is called is no name that anybody gave.
+                    Some((inner, of)) => {
+                        let of = Arc::new(of.as_ref().clone().with_name(inner.name()));
+                        lie_within(std::slice::from_ref(inner), &[of])
+                    }
+                    None => true,
+                },
+            }
+        })
+    })
+}
+
+/// What a list has, or a map to its keys.
+fn item_of(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item) => Some(item),
+        DataType::Map(entries, _) => match entries.data_type() {
+            DataType::Struct(pair) => pair.get(1),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The fields that are stored, and those that values have beside them, at every depth: what is left out of either would be lost in
+/// silence.
+fn joined(stored: &[FieldRef], traced: &[FieldRef]) -> Vec<FieldRef> {
+    let known =
+        stored.iter().map(|field| match traced.iter().find(|other| other.name() == field.name()) {
+            Some(other) => joined_field(field, other),
+            None => field.clone(),
+        });
+    let is_new = |field: &&FieldRef| {
+        !field.data_type().is_null() && stored.iter().all(|other| other.name() != field.name())
+    };
+    let new = traced.iter().filter(is_new);
+    known.chain(new.map(|field| Arc::new(field.as_ref().clone().with_nullable(true)))).collect()
+}
+
+fn joined_field(stored: &FieldRef, traced: &FieldRef) -> FieldRef {
+    let data_type = match (stored.data_type(), traced.data_type()) {
+        (DataType::Struct(known), DataType::Struct(found)) => {
+            DataType::Struct(joined(known, found).into())
+        }
+        (DataType::List(known), DataType::List(found)) => {
+            DataType::List(joined_field(known, found))
+        }
+        (DataType::Map(known, is_sorted), DataType::Map(found, _)) => {
+            match (known.data_type(), found.data_type()) {
+                // Keys and values, by their places.
+                (DataType::Struct(known_pair), DataType::Struct(found_pair)) => {
+                    let pair = known_pair.iter().zip(found_pair);
+                    let pair: Fields =
+                        pair.map(|(known, found)| joined_field(known, found)).collect();
+                    let entries = known.as_ref().clone().with_data_type(DataType::Struct(pair));
+                    DataType::Map(Arc::new(entries), *is_sorted)
+                }
+                _ => stored.data_type().clone(),
+            }
+        }
+        (known, _) => known.clone(),
+    };
+    Arc::new(stored.as_ref().clone().with_data_type(data_type))
 }
 
 pub(crate) fn deletes(keys: &[&str]) -> Result<RecordBatch> {

@@ -18,8 +18,9 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::checksum::{NO_SUM, check_text, seal_text};
+use crate::checksum::{NO_SUM, seal_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::{Record, SEED, read_record};
 use crate::storage::Storage;
 use crate::table::TableState;
 
@@ -32,8 +33,6 @@ const FOLDER: &str = "_alluvium/names";
 const FORMAT_VERSION: i64 = 1;
 /// How often a name is tried that others take and give back.
 const MAX_CLAIMS: u32 = 64;
-/// Of the sums of records.
-const SEED: u64 = 0;
 
 /// A state that a fork comes from, directly or through other forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +118,15 @@ struct Sealed {
     claim: NameClaim,
 }
 
+impl Record for Sealed {
+    const FORMAT_VERSION: i64 = FORMAT_VERSION;
+    const DAMAGE: &'static str = "does not tell who has the name: put it back from a backup; without one the state can still be read, but is no fork to anybody";
+
+    fn format_version(&self) -> i64 {
+        self.format_version
+    }
+}
+
 /// The names that are taken in a store, where they lie.
 #[derive(Debug, Clone)]
 pub struct NameFolder {
@@ -187,31 +195,8 @@ impl NameFolder {
     }
 
     async fn read_at(&self, path: &Path) -> Result<Option<NameClaim>> {
-        let bytes = match self.store.get(path).await {
-            Ok(found) => found.bytes().await.map_err(|error| Error::from(error).context(path))?,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(Error::from(error).context(path)),
-        };
-        let damaged = || {
-            Error::corrupt(format!(
-                "{path} does not tell who has the name: put it back from a backup; without one the state can still be read, but is no fork to anybody"
-            ))
-        };
-        if check_text(SEED, &bytes) == Some(false) {
-            return Err(damaged());
-        }
-        let sealed: Sealed =
-            serde_json::from_slice(&bytes).map_err(|error| damaged().with_source(error))?;
-        if sealed.format_version != FORMAT_VERSION {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{path} has the format {}, which this version does not know: use a newer one",
-                    sealed.format_version
-                ),
-            ));
-        }
-        Ok(Some(sealed.claim))
+        let sealed: Option<Sealed> = read_record(self.store.as_ref(), path).await?;
+        Ok(sealed.map(|sealed| sealed.claim))
     }
 
     /// All forks of the store, whole or not, in the order of their names.

@@ -24,8 +24,9 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::checksum::{NO_SUM, check_text, seal_text};
+use crate::checksum::{NO_SUM, seal_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::{Record, SEED, read_record};
 use crate::settings::LEAST_FILE_RETENTION_MS;
 use crate::storage::Storage;
 pub(crate) use keeper::Keeper;
@@ -39,8 +40,6 @@ pub const LEASE_SPAN_MS: i64 = LEAST_FILE_RETENTION_MS;
 pub const CLOCK_MARGIN_MS: i64 = LEAST_FILE_RETENTION_MS / 6;
 
 const FORMAT_VERSION: i64 = 1;
-/// Of the sums of records.
-const SEED: u64 = 0;
 /// How often the folder is listed again because a record in it was followed by the next one meanwhile.
 const MAX_LISTINGS: usize = 8;
 
@@ -103,6 +102,15 @@ impl ReaderLease {
 
     fn is_over(&self, now_ms: i64) -> bool {
         self.until_ms.saturating_add(CLOCK_MARGIN_MS) < now_ms
+    }
+}
+
+impl Record for ReaderLease {
+    const FORMAT_VERSION: i64 = FORMAT_VERSION;
+    const DAMAGE: &'static str = "is no lease of a reader: remove it once the reads that were under way when it was written have ended";
+
+    fn format_version(&self) -> i64 {
+        self.format_version
     }
 }
 
@@ -205,31 +213,8 @@ impl LeaseFolder {
 
     /// A record; `None` when it went meanwhile. One that can't be read is an error: what it holds is not known.
     async fn read(&self, path: &Path) -> Result<Option<ReaderLease>> {
-        let bytes = match self.store.get(path).await {
-            Ok(found) => found.bytes().await.map_err(|error| Error::from(error).context(path))?,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(Error::from(error).context(path)),
-        };
-        let damaged = || {
-            Error::corrupt(format!(
-                "{path} is no lease of a reader: remove it once the reads that were under way when it was written have ended"
-            ))
-        };
-        if check_text(SEED, &bytes) == Some(false) {
-            return Err(damaged());
-        }
-        let lease: ReaderLease =
-            serde_json::from_slice(&bytes).map_err(|error| damaged().with_source(error))?;
-        if lease.format_version != FORMAT_VERSION {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{path} has the format {}, which this version does not know: use a newer one",
-                    lease.format_version
-                ),
-            ));
-        }
-        Ok(Some(ReaderLease { sum: None, ..lease }))
+        let lease: Option<ReaderLease> = read_record(self.store.as_ref(), path).await?;
+        Ok(lease.map(|lease| ReaderLease { sum: None, ..lease }))
     }
 
     fn path(&self, id: &str, number: u64) -> Path {

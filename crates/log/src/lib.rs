@@ -56,6 +56,7 @@ pub mod metrics;
 mod order;
 mod random;
 mod read;
+mod record;
 mod required;
 mod rows;
 mod settings;

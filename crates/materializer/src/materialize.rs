@@ -133,8 +133,14 @@ pub async fn materialize(
     options.layout.validate()?;
     let _alone = snapshot.lock_for_rewriting().await;
     let name = snapshot.log().name().to_owned();
+    let mut has_begun_anew = false;
     for _ in 0..MAX_RACES {
         let outcome = match attempt(snapshot, options).await {
+            // A vacuum has taken the older snapshot that this began with, and said so: another one is begun with.
+            Err(error) if options.rebuild && error.is_of_missing_file() && !has_begun_anew => {
+                has_begun_anew = true;
+                Ok(None)
+            }
             // What is derived is made anew from what it is derived from.
             Err(error) if error.kind() == ErrorKind::Corrupt && !options.rebuild => {
                 tracing::warn!(state = %name, %error, "the snapshot can't be gone on from: it is made anew");

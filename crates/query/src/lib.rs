@@ -42,6 +42,7 @@
 //! # }
 //! ```
 
+mod anew;
 mod basis;
 mod diff;
 mod distinct;

@@ -11,7 +11,7 @@ use alluvium_log::{
     FooterCache, KeyFilter, Log, OrderBy, PageCache, ReadSpec, Result, RowFilter, Table,
     TableState, read_keys,
 };
-use alluvium_materializer::{BaseBounds, Snapshot, SnapshotState, rank, whole_value};
+use alluvium_materializer::{Snapshot, SnapshotState, rank, whole_value};
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use futures::future::BoxFuture;
@@ -331,7 +331,23 @@ impl Reader {
         point: Point,
         keys: &[&str],
     ) -> Result<Vec<RecordBatch>> {
-        let snapshot = self.snapshot_for(basis, point).await?;
+        let mut snapshot = self.snapshot_for(basis, point).await?;
+        loop {
+            match self.rows_beside(basis, point, keys, &snapshot).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) => snapshot = self.other_base(basis, point, &snapshot, error).await?,
+            }
+        }
+    }
+
+    /// The same, beginning with a snapshot.
+    async fn rows_beside(
+        &self,
+        basis: &Basis,
+        point: Point,
+        keys: &[&str],
+        snapshot: &SnapshotState,
+    ) -> Result<Vec<RecordBatch>> {
         let mut filter = point.filter(basis.commit());
         filter.keys = KeyFilter::keys(keys.iter().map(|&key| key.to_owned()));
         filter.after_commit = Some(snapshot.log_commit());
@@ -349,7 +365,7 @@ impl Reader {
         if let Some((table, _)) = snapshot.table() {
             let filter = RowFilter { keys: filter.keys, ..RowFilter::default() };
             let spec = ReadSpec { payload, filter };
-            let files = self.layout(&snapshot).candidates(&spec.filter.keys);
+            let files = self.layout(snapshot).candidates(&spec.filter.keys);
             reads.extend(files.into_iter().map(|file| (table.clone(), file, spec.clone())));
         }
         let (footers, pages) = (self.footers(), self.pages());
@@ -362,25 +378,6 @@ impl Reader {
             rows.extend(found);
         }
         Ok(rows)
-    }
-
-    /// The newest snapshot that may be the base of an answer as of a point.
-    pub(crate) async fn snapshot_for(&self, basis: &Basis, point: Point) -> Result<SnapshotState> {
-        if point.is_latest() {
-            return Ok(basis.snapshot.clone());
-        }
-        let bounds = BaseBounds {
-            commit: point.commit,
-            version: point.version,
-            event_time: point.event_time,
-            expired: basis.expired_commit(),
-        };
-        let within = self.inner.snapshot.within(&basis.snapshot, &bounds).await?;
-        // Without a base the log answers alone, and has to have every row.
-        if within.table().is_none() && bounds.expired > 0 {
-            return Err(self.expired(basis, format!("the state at {point}")).await);
-        }
-        Ok(within)
     }
 
     /// The snapshot, or none if another engine has rewritten files of it: the log has all that is to be told.

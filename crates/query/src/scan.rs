@@ -18,6 +18,7 @@ use arrow::compute::kernels::cmp::neq;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
+use crate::anew::Part;
 use crate::basis::Basis;
 use crate::point::Point;
 use crate::reader::Reader;
@@ -56,6 +57,14 @@ pub struct ScanSources {
     pub archived_files: usize,
 }
 
+/// What a scan is asked for, beside its keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub(crate) point: Point,
+    pub(crate) payload: Vec<FieldRef>,
+    pub(crate) hints: ReadHints,
+}
+
 impl Reader {
     /// The live rows at a point of a basis, in ascending order of keys: `fold_schema(payload)`, deleted keys left out.
     ///
@@ -86,12 +95,46 @@ impl Reader {
     ) -> Result<Vec<BatchStream>> {
         basis.check(point)?;
         let snapshot = self.snapshot_for(basis, point).await?;
-        let hold = self.hold_for(basis, &snapshot);
-        let spec = ReadSpec { payload, filter: tail_filter(basis, point, &snapshot, &keys) };
-        let mut plan = ScanPlan::new(self, &snapshot, &spec);
+        let mut scan = Scan { point, payload, hints: hints.clone() };
+        let may_go = snapshot.table().is_some() && snapshot.version() != basis.snapshot.version();
+        if may_go {
+            // By its keys a scan goes on from another base.
+            scan.hints.unread.retain(|name| *name != STATE_KEY);
+        }
+        let parts = self.scan_from(basis, &snapshot, &scan, keys, partitions).await?;
+        let streams = parts.into_iter().map(|(range, rows)| match may_go {
+            false => rows,
+            true => Part {
+                reader: self.clone(),
+                basis: basis.clone(),
+                scan: scan.clone(),
+                base: snapshot.clone(),
+                range,
+                rows,
+                last: None,
+            }
+            .into_stream(),
+        });
+        Ok(streams.collect())
+    }
+
+    /// The parts of a scan that begins with a snapshot, each with its keys.
+    pub(crate) async fn scan_from(
+        &self,
+        basis: &Basis,
+        snapshot: &SnapshotState,
+        scan: &Scan,
+        keys: KeyFilter,
+        partitions: usize,
+    ) -> Result<Vec<(KeyFilter, BatchStream)>> {
+        let Scan { point, payload, hints } = scan;
+        let hold = self.hold_for(basis, snapshot);
+        let filter = tail_filter(basis, *point, snapshot, &keys);
+        let spec = ReadSpec { payload: payload.clone(), filter };
+        let mut plan = ScanPlan::new(self, snapshot, &spec);
         let tail_files = self.log_files(basis, &spec.filter).await?;
         plan.take(hints, &tail_files, basis.definition.order_by);
-        let tail = self.tail_of(basis, point, &spec).await?;
+        let tail = self.tail_of(basis, *point, &spec).await?;
         let ranges = match &tail {
             TailRows::Streamed(_) => vec![keys],
             TailRows::Shared(_) => plan.ranges(&keys, partitions),
@@ -100,7 +143,7 @@ impl Reader {
         let batch_rows = self.inner.options.fold.batch_rows;
         let schema = spec.schema();
         let mut tail = Some(tail);
-        let mut streams = Vec::with_capacity(ranges.len());
+        let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
             let mut inputs = plan.inputs(&range);
             match &mut tail {
@@ -120,9 +163,9 @@ impl Reader {
                 true => concatenated(inputs),
                 false => merge_partly(order_by, schema.clone(), inputs, batch_rows, &hints.unread),
             };
-            streams.push(live_rows(winners, hold.clone()));
+            parts.push((range, live_rows(winners, hold.clone())));
         }
-        Ok(streams)
+        Ok(parts)
     }
 
     /// What [`Reader::scan`] would read.

@@ -1,9 +1,9 @@
 //! What must come of an operation: whether its outcome, and what lies in the log after it, is what was promised.
 
 use alluvium::{Basis, Clock, EpochOutcome, ErrorKind};
-use alluvium_log::VACUUM_APP_ID;
 
-use super::{Before, World, shown, told};
+use super::shown::{shown, told};
+use super::{Before, World};
 use crate::actors::{Answer, Done, Intent, Question, answer, is_unknown};
 use crate::checks::{self, Broken, Told};
 
@@ -16,7 +16,7 @@ impl World {
         done: Done,
         before: Before,
     ) -> Result<(), Broken> {
-        let Before { had_faults, acknowledged, erased, begun_ms } = before;
+        let had_faults = before.had_faults;
         let unexcused = |error: &alluvium::Error| match had_faults {
             true => Ok(()),
             false => Err(format!(
@@ -38,10 +38,24 @@ impl World {
             | Done::Erased(_)
             | Done::Held(_)
             | Done::ToldHeld(..) => {
-                let before = Before { had_faults, acknowledged, begun_ms, erased };
                 self.judge_kept(number, intent, done, before).await?;
             }
+            Done::Kept(Ok(())) if matches!(intent, Intent::Maintain(_)) => {
+                let marks = self.onlooker.grid_snapshots().await.map_err(told)?;
+                self.promises.marks = marks.iter().map(|mark| mark.log_commit).collect();
+            }
             Done::Kept(Ok(())) | Done::Foreign(_) => {}
+            Done::Cached(_)
+            | Done::Streamed(_)
+            | Done::Beaten(..)
+            | Done::LetGo(..)
+            | Done::Repaired(_)
+            | Done::Forked(_)
+            | Done::OnFork(_)
+            | Done::Promoted(_)
+            | Done::Dropped(_) => {
+                self.judge_more(number, &intent, done, before).await?;
+            }
             Done::Appended(outcome) => {
                 let Intent::Append { attempt, rows, .. } = &intent else { return Ok(()) };
                 let attempt = *attempt;
@@ -82,7 +96,6 @@ impl World {
             }
             Done::Told(Err(error)) => unexcused(&error)?,
             Done::Told(Ok((basis, told))) => {
-                let before = Before { had_faults, acknowledged, begun_ms, erased };
                 self.judge_read(&intent, &basis, told, before).await?;
             }
         }
@@ -97,21 +110,22 @@ impl World {
         told: alluvium::Result<Answer>,
         before: Before,
     ) -> Result<(), Broken> {
-        let Before { had_faults, acknowledged, erased, begun_ms } = before;
+        let Before { had_faults, seen, erased, .. } = before;
         let Some(question) = intent.question() else { return Ok(()) };
         let pinned = match intent {
             Intent::ReadSaved(_, name) => Some(name.as_str()),
             _ => None,
         };
-        checks::fresh(basis, acknowledged)?;
+        checks::fresh(basis, seen)?;
+        self.seen = self.seen.max(basis.commit());
         self.look().await?;
         match told {
             // A fault is told as one: it makes no refusal of an answer.
             Err(error) if had_faults && error.kind() != ErrorKind::PointUnavailable => Ok(()),
-            Err(error)
-                if error.is_of_missing_file() && self.meets_first_vacuum(begun_ms).await? =>
-            {
-                Ok(())
+            // An erase takes files at once.
+            Err(error) if error.is_of_missing_file() && self.promises.ends_reads => Ok(()),
+            Err(error) if self.is_kept_mark(intent).await? => {
+                Err(format!("invariant 25: the grid keeps what {intent:?} asks for: {error}"))
             }
             Err(error) => {
                 let now = self.clock.now_micros();
@@ -125,17 +139,11 @@ impl World {
         }
     }
 
-    /// Whether the first vacuum of the snapshot's table came since a read began, or keys were erased at once. As long as there was no
-    /// vacuum, a read begins with versions that the first one may take at that moment; it is refused then, and right when it is
-    /// repeated.
-    async fn meets_first_vacuum(&self, begun_ms: i64) -> Result<bool, Broken> {
-        let snapshot = self.onlooker.snapshot().refresh().await.map_err(told)?;
-        let Some((table, _)) = snapshot.table() else { return Ok(false) };
-        let states = table.states().await.map_err(told)?;
-        let first = states.iter().find(|state| state.transaction(VACUUM_APP_ID).is_some());
-        // Clocks are off by some seconds, and what is known of the snapshot may be a second old.
-        let is_since = |made_ms: i64| made_ms >= begun_ms - 600_000;
-        Ok(self.promises.ends_reads || first.is_some_and(|state| is_since(state.timestamp_ms)))
+    /// Whether a read is of a mark that the grid still keeps.
+    async fn is_kept_mark(&self, intent: &Intent) -> Result<bool, Broken> {
+        let Intent::ReadMark(_, commit) = intent else { return Ok(false) };
+        let marks = self.onlooker.grid_snapshots().await.map_err(told)?;
+        Ok(marks.iter().any(|mark| mark.log_commit == *commit))
     }
 
     /// The same of what has to do with what is kept of the past.
@@ -146,7 +154,7 @@ impl World {
         done: Done,
         before: Before,
     ) -> Result<(), Broken> {
-        let Before { had_faults, acknowledged, begun_ms, .. } = before;
+        let Before { had_faults, acknowledged, .. } = before;
         let unexcused =
             |error: &alluvium::Error| match had_faults || error.kind() == ErrorKind::Conflict {
                 true => Ok(()),
@@ -192,8 +200,7 @@ impl World {
                 }
                 // What it holds is held however long it takes; what it asks as of an earlier point was not.
                 Err(_) if had_faults || !is_held => {}
-                Err(error)
-                    if error.is_of_missing_file() && self.meets_first_vacuum(begun_ms).await? => {}
+                Err(error) if error.is_of_missing_file() && self.promises.ends_reads => {}
                 Err(error) => {
                     let now = self.clock.now_micros();
                     let refused = self.promises.hold_refusal(question, &error, None, now);
@@ -203,6 +210,8 @@ impl World {
             (_, Done::Saved(Err(error)) | Done::Released(Err(error)) | Done::Held(Err(error))) => {
                 unexcused(&error)?;
             }
+            // The key may come back with a fork that is not whole: it is told, and the erase run again.
+            (_, Done::Erased(Err(_))) if self.has_unfinished_fork() => {}
             (_, Done::Erased(Err(error))) => unexcused(&error)?,
             _ => {}
         }
@@ -211,16 +220,22 @@ impl World {
 
     /// Takes over what has come to lie in the log, by one who sees no faults.
     pub(super) async fn look(&mut self) -> Result<(), Broken> {
+        self.advance_branches().await?;
         let basis = self.onlooker.reader().basis().await.map_err(told)?;
         if basis.commit() > self.newest {
             let question = Question::Changes(self.newest);
             let found = answer(&self.onlooker, &basis, question).await.map_err(told)?;
             let Answer::Rows(rows) = found else { return Ok(()) };
-            let promises = &mut self.promises;
-            checks::take_over(&mut self.ledger, &mut self.attempts, promises, &rows)?;
+            let (ledger, attempts) = (&mut self.ledger, &mut self.attempts);
+            let (promises, branches) = (&mut self.promises, &mut self.branches);
+            checks::take_over(ledger, attempts, promises, branches, None, &rows)?;
             promises.note_commits(self.newest + 1..=basis.commit(), self.clock.now_micros());
             self.newest = basis.commit();
+            for (index, numbers) in self.streams.iter().enumerate() {
+                checks::stream(&format!("stream/{index}"), &self.attempts, numbers)?;
+            }
         }
-        checks::writes(&self.attempts, self.newest)
+        self.adopt_branches().await?;
+        checks::writes(checks::of_state(&self.attempts, None), self.newest)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alluvium::{
     ArchiveReport, ArchiveUnreachable, ErrorKind, MaintainStep, ManualClock, Point, RawState,
-    StepOutcome, Storage, Store,
+    StepOutcome,
 };
 use alluvium_log::{Archived, Expired, KeyFilter};
 use arrow::array::AsArray;
@@ -14,19 +14,16 @@ use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::support::delta;
-use crate::support::faults::{FaultyStore, maintain_to_death, open};
+use crate::support::faults::{
+    FaultyStore, Left, maintain_to_death, open, open_both, work_to_death,
+};
 use crate::support::stores::{
     DAY, Home, Live, START, assert_sound, by_time, by_version, commit_of, live, n_batch_at, n_of,
-    refused, sql, sql_numbers, sql_texts,
+    refused, row_count, set, sql, sql_numbers, sql_texts,
 };
 
 /// Days of the as-of window of these states.
 const WINDOW: usize = 2;
-
-async fn set(state: &RawState, changes: &[(&str, &str)]) {
-    let changes: Vec<_> = changes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    state.set_maintenance(&changes).await.unwrap();
-}
 
 async fn let_archive(state: &RawState) {
     let spans = [
@@ -71,14 +68,6 @@ fn archived(state: &RawState) -> Option<Archived> {
     Archived::of(&state.log().state())
 }
 
-/// The rows of the log, archived or not: each once.
-async fn row_count(state: &RawState) -> usize {
-    let basis = state.reader().basis().await.unwrap();
-    let rows = state.reader().changes_rows(&basis, 0).await.unwrap();
-    let rows: Vec<_> = rows.try_collect().await.unwrap();
-    rows.iter().map(arrow::array::RecordBatch::num_rows).sum()
-}
-
 fn parquet_files(folder: &std::path::Path) -> usize {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let is_data = |path: &std::path::Path| path.extension().is_some_and(|end| end == "parquet");
@@ -94,17 +83,6 @@ async fn archive(state: &RawState) -> ArchiveReport {
         Some(StepOutcome::Archived(report)) => report,
         other => panic!("{other:?}"),
     }
-}
-
-/// A store whose archives lie in another one.
-async fn open_both(
-    hot: &Arc<FaultyStore>,
-    cold: &Arc<FaultyStore>,
-    clock: &Arc<ManualClock>,
-) -> Store {
-    let storage = |store: &Arc<FaultyStore>| Storage::from_object_store(store.clone(), "faulty://");
-    let builder = Store::builder("faulty://").storage(storage(hot)).clock(clock.clone());
-    builder.archive_storage(storage(cold)).open().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,13 +147,13 @@ fn count_up_to(known: &[(i64, Vec<Live>)], commit: i64) -> i64 {
 async fn arc_02_nothing_recent_opens_the_archive_and_what_needs_it_names_it_when_it_is_gone() {
     let (hot, cold) = (FaultyStore::new(), FaultyStore::new());
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_version(&open_both(&hot, &cold, &clock).await, "s").await;
+    let state = by_version(&open_both(&[hot.clone(), cold.clone()], &clock).await, "s").await;
     let_archive(&state).await;
     set(&state, &[("archive", "cold://far/away")]).await;
     let known = days(&state, &clock, 0..20).await;
     assert!(archived(&state).unwrap().files > 0);
     let (hot, cold) = (hot.reborn(), cold.reborn());
-    let store = open_both(&hot, &cold, &clock).await;
+    let store = open_both(&[hot.clone(), cold.clone()], &clock).await;
     let state = store.raw_state("s").await.unwrap();
     let calls = || cold.counts.take().iter().sum::<u64>();
     let (newest, rows) = known.last().unwrap();
@@ -196,7 +174,7 @@ async fn arc_02_nothing_recent_opens_the_archive_and_what_needs_it_names_it_when
 
     // What isn't there is named; everything else goes on.
     let (hot, cold) = (hot.reborn(), cold.reborn());
-    let store = open_both(&hot, &cold, &clock).await;
+    let store = open_both(&[hot.clone(), cold.clone()], &clock).await;
     let state = store.raw_state("s").await.unwrap();
     cold.die_at(0, false);
     for _ in 0..2 {
@@ -223,7 +201,7 @@ async fn arc_02_nothing_recent_opens_the_archive_and_what_needs_it_names_it_when
         let report = state.maintain_hot(&MaintainStep::ALL, false, &stop).await.unwrap();
         assert_eq!(report.steps.len(), MaintainStep::ALL.len());
     }
-    let state = open_both(&hot.reborn(), &cold.reborn(), &clock).await;
+    let state = open_both(&[hot.reborn(), cold.reborn()], &clock).await;
     let state = state.raw_state("s").await.unwrap();
     assert_eq!(live(&state, Point::at_commit(known[2].0)).await, known[2].1);
 }
@@ -271,7 +249,7 @@ async fn arc_03_the_job_killed_at_any_call_of_the_store_leaves_each_row_in_one_p
 async fn arc_04_a_first_move_killed_at_any_call_of_either_store_is_made_good() {
     let built = [FaultyStore::new(), FaultyStore::new()];
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_version(&open_both(&built[0], &built[1], &clock).await, "s").await;
+    let state = by_version(&open_both(&built, &clock).await, "s").await;
     let known = days(&state, &clock, 0..6).await;
     let_archive(&state).await;
     set(&state, &[("archive", "cold://far")]).await;
@@ -279,16 +257,9 @@ async fn arc_04_a_first_move_killed_at_any_call_of_either_store_is_made_good() {
     let steps = [MaintainStep::Archive, MaintainStep::Cleanup, MaintainStep::Vacuum];
     for dying in [0, 1] {
         for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
-            let stores = [built[0].forked(), built[1].forked()];
-            let state = open_both(&stores[0], &stores[1], &clock).await;
-            let state = state.raw_state("s").await.unwrap();
-            stores[dying].die_at(call, takes_place);
-            let outcome = state.maintain(&steps, false).await;
-            let died = stores[dying].is_dead();
-            assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-            let reborn = [stores[0].reborn(), stores[1].reborn()];
-            let state = open_both(&reborn[0], &reborn[1], &clock).await;
-            let state = state.raw_state("s").await.unwrap();
+            let job = async |state: &RawState| state.maintain(&steps, false).await;
+            let left = work_to_death(&built, &clock, (dying, call, takes_place), job).await;
+            let Left { died, state, .. } = left;
             for _ in 0..2 {
                 for (commit, rows) in [&known[0], &known[5]] {
                     assert_eq!(live(&state, Point::at_commit(*commit)).await, *rows, "{call}");

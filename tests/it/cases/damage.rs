@@ -3,6 +3,7 @@
 
 mod archive;
 mod harm;
+mod torn;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

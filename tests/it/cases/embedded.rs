@@ -317,3 +317,74 @@ async fn emb_09_a_warm_state_is_read_without_files_and_a_delete_before_it_still_
     assert_eq!(n_of(&small, "k7").await, Some(7));
     assert_eq!(n_of(&small, "none").await, None);
 }
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+struct Place {
+    street: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zip: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+struct Customer {
+    home: Option<Place>,
+    others: Vec<Place>,
+    named: std::collections::BTreeMap<String, Place>,
+}
+
+/// The type of a release before, which knows no `zip`.
+mod before {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Place {
+        pub(super) street: Option<String>,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Customer {
+        pub(super) home: Option<Place>,
+        pub(super) others: Vec<Place>,
+        pub(super) named: std::collections::BTreeMap<String, Place>,
+    }
+}
+
+/// A field that a type gets inside of another one, or inside of a list or a map, is stored like one beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn emb_11_a_field_that_a_type_gets_at_any_depth_is_stored_and_never_dropped() {
+    let home = Home::new();
+    let store = home.open().await;
+    let old = store.state::<before::Customer>("customers").await.unwrap();
+    let street = || before::Place { street: Some("old".to_owned()) };
+    let named = [("work".to_owned(), street())].into();
+    let first = before::Customer { home: Some(street()), others: vec![street()], named };
+    old.put("a", &first).await.unwrap();
+    let place = |n: i32| Place { street: None, zip: (n > 0).then(|| format!("zip {n}")) };
+    let customer = |n: i32| Customer {
+        home: Some(place(n)),
+        others: vec![place(n + 1), place(0)],
+        named: [("work".to_owned(), place(n + 2))].into(),
+    };
+    let new = home.open().await;
+    let state = new.state::<Customer>("customers").await.unwrap();
+    // The first one has nothing in the new fields, so that they come later.
+    state.put("none", &customer(-9)).await.unwrap();
+    state.put("b", &customer(1)).await.unwrap();
+    state.append(&[Change::upsert("c", customer(2)), Change::delete("none")]).await.unwrap();
+    let mut epoch = new.epoch("app", 1);
+    epoch.put(&state, "d", customer(3)).await.unwrap();
+    epoch.commit().await.unwrap();
+    state.raw().materialize(false).await.unwrap();
+    let late = home.open().await.state::<Customer>("customers").await.unwrap();
+    for state in [&state, &late] {
+        for (key, n) in [("b", 1), ("c", 2), ("d", 3)] {
+            assert_eq!(state.get(key).await.unwrap(), Some(customer(n)), "{key}");
+        }
+        let old = state.get("a").await.unwrap().unwrap();
+        assert_eq!(old.home, Some(Place { street: Some("old".to_owned()), zip: None }));
+    }
+    // Who knows the fields of before only reads on, and writes.
+    old.put("e", &first).await.unwrap();
+    assert_eq!(old.get("b").await.unwrap().unwrap().others.len(), 2);
+    assert_sound(state.raw()).await;
+}

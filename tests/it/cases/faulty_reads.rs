@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState, Result, Storage, Store};
+use alluvium::{ErrorKind, ManualClock, Point, RawState, Result, Storage, Store};
 use alluvium_log::{Archived, Expired, KeyFilter};
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 
 use crate::support::delta;
 use crate::support::faults::{FaultyStore, open};
-use crate::support::stores::{DAY, SECOND, START, by_time, by_version, commit_of, n_batch_at};
+use crate::support::stores::{
+    DAY, SECOND, START, by_time, by_version, commit_of, n_batch_at, set, tended,
+};
 
 /// How long what is kept of states that are maintained.
 const SPANS: [(&str, &str); 3] =
@@ -19,8 +21,10 @@ const SPANS: [(&str, &str); 3] =
 
 /// What is asked.
 #[derive(Debug, Clone)]
-enum Ask {
+pub(super) enum Ask {
     Scan(Point),
+    /// The same in several parts.
+    Parts(Point),
     Get(Point, &'static str),
     History(Point),
     Changes(i64),
@@ -29,30 +33,45 @@ enum Ask {
     Verify,
     Examine,
     Savepoints,
+    /// Makes the snapshot anew, and then all of it.
+    Rebuild,
 }
 
 /// What was told, as a text; or the kind of the refusal with its words.
-type Told = Result<String, (ErrorKind, String)>;
+pub(super) type Told = Result<String, (ErrorKind, String)>;
 
-fn told(outcome: Result<String>) -> Told {
+pub(super) fn told(outcome: Result<String>) -> Told {
     outcome.map_err(|error| (error.kind(), error.to_string()))
 }
 
 async fn rows(stream: alluvium_materializer::BatchStream) -> Result<String> {
-    let mut batches: Vec<RecordBatch> = stream.try_collect().await?;
-    for batch in &mut batches {
-        // Drawn at random by each handle that writes.
-        if let Ok(writer) = batch.schema().index_of("writer") {
-            batch.remove_column(writer);
-        }
-    }
-    Ok(format!("{batches:?}"))
+    Ok(shown(stream.try_collect().await?))
 }
 
-async fn asked(store: &Store, state: &RawState, ask: &Ask) -> Result<String> {
+/// Rows as a text, however they were parted.
+fn shown(batches: Vec<RecordBatch>) -> String {
+    let Some(first) = batches.first() else { return String::new() };
+    let mut whole = arrow::compute::concat_batches(&first.schema(), &batches).unwrap();
+    // Drawn at random by each handle that writes.
+    if let Ok(writer) = whole.schema().index_of("writer") {
+        whole.remove_column(writer);
+    }
+    format!("{whole:?}")
+}
+
+pub(super) async fn asked(store: &Store, state: &RawState, ask: &Ask) -> Result<String> {
     let reader = state.reader();
     match ask.clone() {
         Ask::Scan(point) => rows(state.scan(point, KeyFilter::All).await?).await,
+        Ask::Parts(point) => {
+            let basis = reader.basis().await?;
+            let payload = alluvium_materializer::whole_value(basis.definition());
+            let mut all: Vec<RecordBatch> = Vec::new();
+            for part in reader.scan(&basis, point, KeyFilter::All, payload, 3).await? {
+                all.extend(part.try_collect::<Vec<_>>().await?);
+            }
+            Ok(shown(all))
+        }
         Ask::Get(point, key) => Ok(format!("{:?}", state.get(point, key).await?.found())),
         Ask::History(point) => {
             let basis = reader.basis().await?;
@@ -70,13 +89,17 @@ async fn asked(store: &Store, state: &RawState, ask: &Ask) -> Result<String> {
             let found = store.sql(&query).await?;
             let batches: Vec<RecordBatch> =
                 found.try_collect().await.map_err(alluvium_query::sql_error)?;
-            Ok(format!("{batches:?}"))
+            Ok(shown(batches))
         }
         Ask::Verify => Ok(format!("{}", state.verify().await?.is_sound())),
         Ask::Examine => {
             let report = store.examine("s").await?;
             let alluvium::DeepReport { files, bytes, damaged, failure, .. } = report;
             Ok(format!("{files} {bytes} {damaged:?} {failure:?}"))
+        }
+        Ask::Rebuild => {
+            state.materialize(true).await?;
+            rows(state.scan(Point::LATEST, KeyFilter::All).await?).await
         }
         Ask::Savepoints => Ok(format!("{:?}", state.savepoints().await?)),
     }
@@ -137,29 +160,13 @@ async fn append(state: &RawState, commits: i64) {
     }
 }
 
-/// A day's change of a key that all days share and of one of its own.
-async fn tended(state: &RawState, clock: &ManualClock, days: std::ops::Range<i64>) {
-    for day in days {
-        let time = START + day * DAY;
-        clock.set(time + DAY / 2);
-        let own = format!("d{day:04}");
-        let rows = [("daily", day, Some(day)), (own.as_str(), day, Some(day))];
-        state.append(&n_batch_at(&rows, &[time, time])).await.unwrap();
-        state.maintain(&MaintainStep::ALL, false).await.unwrap();
-    }
-}
-
-async fn set(state: &RawState, changes: &[(&str, &str)]) {
-    let changes: Vec<_> = changes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    state.set_maintenance(&changes).await.unwrap();
-}
-
 fn questions(early: i64, late: i64, key: &'static str) -> Vec<Ask> {
     vec![
         Ask::Get(Point::LATEST, key),
         Ask::Get(Point::at_commit(early), key),
         Ask::Get(Point::at_version(early), key),
         Ask::Scan(Point::at_commit(late)),
+        Ask::Parts(Point::at_commit(late)),
         Ask::Scan(Point::at_time(START + early * DAY)),
         Ask::History(Point::at_commit(late)),
         Ask::Changes(early),

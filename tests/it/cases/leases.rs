@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use alluvium::{
-    Basis, ErrorKind, HoldStatus, KeptBy, LeaseCost, MaintainStep, ManualClock, Point, RawState,
-    RetentionReport, Store,
+    Basis, Clock, ErrorKind, HoldStatus, KeptBy, LeaseCost, MaintainStep, ManualClock, Point,
+    RawState, RetentionReport, Store,
 };
 use alluvium_log::{Archived, KeyFilter};
 use arrow::array::RecordBatch;
@@ -459,4 +459,22 @@ async fn what_is_held_from_before_the_first_vacuum_answers_as_of_earlier_points(
     let first = state.snapshot().state();
     assert!(first.table().unwrap().1.transaction(alluvium_log::VACUUM_APP_ID).is_some());
     assert_eq!(ask().await, before);
+}
+
+/// A process that was asleep says so at once, and not only when its task has come to take the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_lease_has_not_come_in_time_is_young_no_more() {
+    let clock = Arc::new(ManualClock::at(START));
+    let objects = built(&clock).await;
+    let (_, holder) = handle(&objects, &clock).await;
+    let held = holder.reader().hold().await.unwrap();
+    let begun = clock.now_micros();
+    clock.set(begun + 20 * MINUTE);
+    assert_eq!(held.hold().unwrap().status(), HoldStatus::Young);
+    clock.set(begun + 21 * MINUTE);
+    let status = held.hold().unwrap().status();
+    assert!(matches!(status, HoldStatus::Unheld { .. }), "{status:?}");
+    holder.log().keep_leases().await.unwrap();
+    let status = held.hold().unwrap().status();
+    assert!(matches!(status, HoldStatus::Unheld { .. }), "{status:?}");
 }

@@ -11,6 +11,7 @@ mod erase;
 mod ergonomics;
 mod expire;
 mod faulty_reads;
+mod first_vacuum;
 mod foreign;
 mod forks;
 mod input;

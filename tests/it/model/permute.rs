@@ -57,7 +57,11 @@ async fn state_of(rows: &[Change], kind: Kind, rng: &mut StdRng) -> Vec<Seen> {
 /// The latest state, without the commits: these depend on the batching.
 async fn read(state: &alluvium::RawState) -> Vec<Seen> {
     let batches = scan_rows(state, Point::LATEST).await;
-    batches.iter().flat_map(seen).map(|row| Seen { commit: 0, app: None, ..row }).collect()
+    batches
+        .iter()
+        .flat_map(seen)
+        .map(|row| Seen { commit: 0, app: None, epoch: None, ..row })
+        .collect()
 }
 
 async fn permutations(order_by: OrderBy, first_seed: u64) {

@@ -224,6 +224,43 @@ pub(crate) async fn maintain_to_death(
     (died, open(&faulty.reborn(), clock).await.raw_state("s").await.unwrap())
 }
 
+/// A store whose archives lie in another one.
+pub(crate) async fn open_both(stores: &[Arc<FaultyStore>; 2], clock: &Arc<ManualClock>) -> Store {
+    let storage = |store: &Arc<FaultyStore>| Storage::from_object_store(store.clone(), "faulty://");
+    let builder = Store::builder("faulty://").storage(storage(&stores[0])).clock(clock.clone());
+    builder.archive_storage(storage(&stores[1])).open().await.unwrap()
+}
+
+/// A call of one of two stores at which a process dies: which store, which call, and whether that takes place.
+pub(crate) type Death = (usize, i64, bool);
+
+/// What was left by a process that died at a call of either store while it worked with state `s`.
+pub(crate) struct Left {
+    /// Whether it came to that.
+    pub(crate) died: bool,
+    pub(crate) stores: [Arc<FaultyStore>; 2],
+    /// As the next process finds it.
+    pub(crate) state: RawState,
+}
+
+/// Lets a process work with state `s` on copies of these stores until it dies at a call.
+pub(crate) async fn work_to_death<T: fmt::Debug>(
+    built: &[Arc<FaultyStore>; 2],
+    clock: &Arc<ManualClock>,
+    (dying, call, takes_place): Death,
+    work: impl AsyncFnOnce(&RawState) -> alluvium::Result<T>,
+) -> Left {
+    let stores = [built[0].forked(), built[1].forked()];
+    let state = open_both(&stores, clock).await.raw_state("s").await.unwrap();
+    stores[dying].die_at(call, takes_place);
+    let outcome = work(&state).await;
+    let died = stores[dying].is_dead();
+    assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
+    let stores = [stores[0].reborn(), stores[1].reborn()];
+    let state = open_both(&stores, clock).await.raw_state("s").await.unwrap();
+    Left { died, stores, state }
+}
+
 impl fmt::Display for FaultyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a store with faults")

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use alluvium::{
-    Durability, Error, ErrorKind, Lookup, OrderBy, Point, RawState, Result, StateSettings, Store,
-    StoreSettings,
+    Durability, Error, ErrorKind, Lookup, MaintainStep, OrderBy, Point, RawState, Result,
+    StateSettings, Store, StoreSettings,
 };
 use alluvium_log::{KeyFilter, ManualClock};
 pub(crate) use alluvium_simulation::rows::value_batch;
@@ -124,6 +124,32 @@ pub(crate) fn n_batch_at(changes: &[Change<'_>], times: &[i64]) -> RecordBatch {
         times,
         Arc::new(value),
     )
+}
+
+/// A change a day of a key that all days share and of one of its own, and a run of the job after each.
+pub(crate) async fn tended(state: &RawState, clock: &ManualClock, days: std::ops::Range<i64>) {
+    for day in days {
+        let time = START + day * DAY;
+        clock.set(time + DAY / 2);
+        let own = format!("d{day:04}");
+        let rows = [("daily", day, Some(day)), (own.as_str(), day, Some(day))];
+        state.append(&n_batch_at(&rows, &[time, time])).await.unwrap();
+        state.maintain(&MaintainStep::ALL, false).await.unwrap();
+    }
+}
+
+/// Sets spans of the maintenance of a state.
+pub(crate) async fn set(state: &RawState, changes: &[(&str, &str)]) {
+    let changes: Vec<_> = changes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    state.set_maintenance(&changes).await.unwrap();
+}
+
+/// All rows that the log tells of, archived or not: each once.
+pub(crate) async fn row_count(state: &RawState) -> usize {
+    let basis = state.reader().basis().await.unwrap();
+    let rows = state.reader().changes_rows(&basis, 0).await.unwrap();
+    let rows: Vec<_> = rows.try_collect().await.unwrap();
+    rows.iter().map(RecordBatch::num_rows).sum()
 }
 
 /// Upserts of keys at versions 1, 2, .. with the given columns as the value.

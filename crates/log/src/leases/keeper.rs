@@ -292,14 +292,19 @@ impl KeeperInner {
         if let Some((_, reason)) = doubt {
             return HoldStatus::Unheld { reason };
         }
+        let now_ms = self.clock.now_ms();
         let is_leased = held().all(|part| part.is_leased);
         match &parts.trouble {
-            _ if is_leased && self.clock.now_ms() <= parts.until_ms => {
+            _ if is_leased && now_ms <= parts.until_ms => {
                 HoldStatus::Leased { until_ms: parts.until_ms }
             }
             Some(reason) => HoldStatus::Unheld { reason: reason.clone() },
             None if is_leased => {
                 HoldStatus::Unheld { reason: "its lease was not renewed in time".to_owned() }
+            }
+            // Before the task that takes it has come to say so.
+            None if held().any(|part| !part.is_leased && now_ms > part.safe_until_ms) => {
+                HoldStatus::Unheld { reason: "its lease has not come in time".to_owned() }
             }
             None => HoldStatus::Young,
         }

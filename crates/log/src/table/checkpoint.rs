@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Table;
+use super::delta::Mark;
+use super::listing::Origin;
+use super::load::is_of_log;
 use crate::error::Result;
 use crate::settings::MaintenanceSettings;
 
@@ -31,10 +34,54 @@ impl Table {
         let Ok(_writing) = self.checkpointing.try_lock() else { return Ok(false) };
         let version = self.state().version;
         let before = self.checkpointed.load(Ordering::Relaxed);
-        self.access.checkpoint(before, version).await.map_err(|e| self.placed(e))?;
+        let written = match self.access.checkpoint(before, version).await {
+            Err(error) if is_of_log(&error) && self.set_unreadable_aside(version).await? => {
+                tracing::warn!(table = %self.label, version, %error, "a checkpoint is made without one that can't be read");
+                self.access.checkpoint(before, version).await
+            }
+            written => written,
+        };
+        written.map_err(|e| self.placed(e))?;
         self.checkpointed.store(version, Ordering::Relaxed);
         metrics::counter!(crate::metrics::CHECKPOINTS).increment(1);
         Ok(true)
+    }
+
+    /// Sets the checkpoints aside that can't be read, from the one nearest to a version down to the first one that can, or to the log's
+    /// beginning; false when there is none, or nothing else tells what they told: then they stay where they are.
+    ///
+    /// A writer may have died at one, on a store that shows half of what was written.
+    async fn set_unreadable_aside(&self, version: i64) -> Result<bool> {
+        let mut unreadable = Vec::new();
+        for origin in self.list_versions().await?.origins(version) {
+            let Origin::Checkpoint(at) = origin else {
+                self.load_origin(origin, version).await?;
+                return self.set_unchanged_aside(unreadable).await;
+            };
+            let mark = self.access.checkpoint_mark(at).await.map_err(|e| self.placed(e))?;
+            match self.load_origin(origin, at).await {
+                Ok(_) => {
+                    self.load_origin(origin, version).await?;
+                    return self.set_unchanged_aside(unreadable).await;
+                }
+                Err(error) if is_of_log(&error) => unreadable.extend(mark.map(|mark| (at, mark))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sets checkpoints aside, unless somebody has written one over since it was looked at; whether there were any.
+    async fn set_unchanged_aside(&self, unreadable: Vec<(i64, Mark)>) -> Result<bool> {
+        for (at, mark) in &unreadable {
+            let now = self.access.checkpoint_mark(*at).await.map_err(|e| self.placed(e))?;
+            if now.as_ref() == Some(mark) {
+                let aside = self.access.set_checkpoint_aside(*at).await;
+                let aside = aside.map_err(|e| self.placed(e))?;
+                tracing::warn!(table = %self.label, %aside, "a checkpoint that can't be read is set aside");
+            }
+        }
+        Ok(!unreadable.is_empty())
     }
 
     /// Writes a checkpoint when one is due, and removes the commits that it makes superfluous. A failure costs only time at

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Table;
 use super::listing::{LogFile, LogFileKind, LogListing, Origin};
-use super::load::commit_time;
+use super::load::{commit_time, is_of_log};
 use super::state::TableState;
 use crate::error::{Error, Result};
 
@@ -85,13 +85,12 @@ impl Table {
         let boundary = self.boundary(&listing, &state, now_ms.saturating_sub(retention_ms)).await?;
         let boundary = boundary.up_to_held(&held, report.oldest_version);
         report.reason = boundary.reason;
-        if let Some(base) = boundary.version.and_then(|version| listing.base_for(version)) {
-            let files = files_before(&listing, base);
-            // What would be left has to be shown to be whole before anything else goes.
-            if !files.is_empty() {
-                self.load_origin(Origin::Checkpoint(base), base).await?;
-            }
-            for file in files {
+        let base = match boundary.version {
+            Some(version) => self.proved_base(&listing, version).await?,
+            None => None,
+        };
+        if let Some(base) = base {
+            for file in files_before(&listing, base) {
                 if dry_run || self.remove(&file.meta).await? {
                     report.count(Some(file.kind), file.meta.size);
                 }
@@ -107,6 +106,26 @@ impl Table {
             metrics::counter!(crate::metrics::COMMITS_CLEANED_UP).increment(report.commits_removed);
         }
         Ok(report)
+    }
+
+    /// The newest checkpoint from which a version and all later ones can be read, once that is shown: what would be left has to be whole
+    /// before anything else goes. One that can't be read is passed over for an older one.
+    async fn proved_base(&self, listing: &LogListing, version: i64) -> Result<Option<i64>> {
+        let mut version = version;
+        while let Some(base) = listing.base_for(version) {
+            if files_before(listing, base).is_empty() {
+                return Ok(Some(base));
+            }
+            match self.load_origin(Origin::Checkpoint(base), base).await {
+                Ok(_) => return Ok(Some(base)),
+                Err(error) if is_of_log(&error) => {
+                    tracing::warn!(table = %self.label, base, %error, "a checkpoint can't be read; cleaning up before an older one");
+                    version = base - 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Reads commits, oldest first, up to the first one of the retention.

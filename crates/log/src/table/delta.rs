@@ -251,18 +251,21 @@ impl DeltaAccess {
         .await
     }
 
-    /// Writes a checkpoint of a version, and its checksum beside it; `before` is the one that there is.
+    /// Writes a checkpoint of a version, and its checksum beside it; `before` is the one that there is, as far as is known.
     pub(super) async fn checkpoint(&self, before: i64, version: i64) -> Result<()> {
-        let mut base = checkpoint_name(before);
-        if !self.is_checkpoint_whole(before).await? {
+        let (mut base, own) = (checkpoint_name(before), checkpoint_name(version));
+        let between = self.checkpoints_between(&base, &own).await?;
+        for at in between.keys().rev().filter_map(|name| checkpointed_version(name)) {
+            if self.is_checkpoint_whole(at).await? {
+                break;
+            }
             // The new one would be made of what is wrong in it.
-            let aside = self.set_checkpoint_aside(before).await?;
+            let aside = self.set_checkpoint_aside(at).await?;
             tracing::warn!(table = %self.table, %aside, "a damaged checkpoint is set aside and made anew");
             base.clear();
         }
         self.write_checkpoint_alone(&base, version).await?;
-        let name = checkpoint_name(version);
-        match self.read_log_file(&name).await? {
+        match self.read_log_file(&own).await? {
             Some(bytes) => self.note_checkpoint(version, &bytes).await,
             None => Ok(()),
         }
@@ -304,10 +307,8 @@ impl DeltaAccess {
         let mut found = BTreeMap::new();
         if let Some(names) = self.checkpoint_names().await {
             for name in names.into_iter().filter(|name| is_wanted(name)) {
-                match self.root.head(&self.log_file(&name)).await {
-                    Ok(meta) => drop(found.insert(name, (meta.e_tag, meta.size))),
-                    Err(object_store::Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error.into()),
+                if let Some(mark) = self.mark(&name).await? {
+                    found.insert(name, mark);
                 }
             }
             return Ok(found);
@@ -321,6 +322,19 @@ impl DeltaAccess {
             }
         }
         Ok(found)
+    }
+
+    async fn mark(&self, name: &str) -> Result<Option<Mark>> {
+        match self.root.head(&self.log_file(name)).await {
+            Ok(meta) => Ok(Some((meta.e_tag, meta.size))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What tells the checkpoint of a version from another one in its place; `None` where there is none of one file.
+    pub(super) async fn checkpoint_mark(&self, version: i64) -> Result<Option<Mark>> {
+        self.mark(&checkpoint_name(version)).await
     }
 
     /// The names of all checkpoints, where the log's folder is one of this machine: nothing is asked about each file, as a store does
@@ -411,7 +425,7 @@ impl DeltaAccess {
 /// What the names of checkpoints of one file end with.
 const CHECKPOINT_SUFFIX: &str = ".checkpoint.parquet";
 /// The tag and the size of a file.
-type Mark = (Option<String>, u64);
+pub(super) type Mark = (Option<String>, u64);
 
 /// How often a checkpoint is read that doesn't fit its checksum, and the wait before the second time.
 const CHECK_ATTEMPTS: u32 = 4;
@@ -423,6 +437,17 @@ pub(super) const POINTER: &str = "_last_checkpoint";
 
 fn checkpoint_name(version: i64) -> String {
     format!("{version:020}{CHECKPOINT_SUFFIX}")
+}
+
+/// The version of which a file of the log folder is the checkpoint, wholly.
+pub(super) fn checkpointed_version(name: &str) -> Option<i64> {
+    version_in(name.strip_suffix(CHECKPOINT_SUFFIX)?)
+}
+
+/// The version that a name consists of.
+pub(super) fn version_in(number: &str) -> Option<i64> {
+    let is_number = number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().ok()).flatten()
 }
 
 /// The file that tells the checksum of a checkpoint.

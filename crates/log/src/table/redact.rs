@@ -22,7 +22,7 @@ use parquet::file::properties::WriterProperties;
 use serde_json::{Value, json};
 
 use super::Table;
-use super::delta::DAMAGED_SUFFIX;
+use super::delta::{DAMAGED_SUFFIX, checkpointed_version, version_in};
 use super::state::TableState;
 use super::vacuum::names_of;
 use crate::checksum::{check_text, seal_text};
@@ -210,16 +210,6 @@ enum Redaction {
 /// The version of which a file of the log folder is the commit.
 fn committed_version(name: &str) -> Option<i64> {
     version_in(name.strip_suffix(".json")?)
-}
-
-/// The version of which a file of the log folder is the checkpoint, wholly.
-fn checkpointed_version(name: &str) -> Option<i64> {
-    version_in(name.strip_suffix(".checkpoint.parquet")?)
-}
-
-fn version_in(number: &str) -> Option<i64> {
-    let is_number = number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| number.parse().ok()).flatten()
 }
 
 fn checksum_of(path: &Path) -> Option<Path> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use alluvium::{MaintainStep, ManualClock};
+use alluvium::ManualClock;
 use alluvium_log::Archived;
 use futures::stream;
 
 use super::*;
-use crate::support::stores::{DAY, by_time, commit_of, n_batch_at};
+use crate::support::stores::{DAY, by_time, commit_of, set, tended};
 
 const DAYS: i64 = 9;
 
@@ -22,21 +22,12 @@ async fn built() -> (Home, Arc<ManualClock>) {
         ("as_of_window", "1d"),
         ("hot_days", "2d"),
     ];
-    let spans = spans.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    state.set_maintenance(&spans).await.unwrap();
-    for day in 0..DAYS {
-        let time = START + day * DAY;
-        clock.set(time + DAY / 2);
-        let own = format!("d{day:04}");
-        let rows = [("daily", day, Some(day)), (own.as_str(), day, Some(day))];
-        state.append(&n_batch_at(&rows, &[time, time])).await.unwrap();
-        state.maintain(&MaintainStep::ALL, false).await.unwrap();
-        if day == DAYS - 3 {
-            let settings = state.log().maintenance_settings().unwrap();
-            let archive = state.log().open_archive(&settings).await.unwrap().unwrap();
-            archive.checkpoint().await.unwrap();
-        }
-    }
+    set(&state, &spans).await;
+    tended(&state, &clock, 0..DAYS - 2).await;
+    let settings = state.log().maintenance_settings().unwrap();
+    let archive = state.log().open_archive(&settings).await.unwrap().unwrap();
+    archive.checkpoint().await.unwrap();
+    tended(&state, &clock, DAYS - 2..DAYS).await;
     let archived = Archived::of(&state.log().state()).unwrap();
     assert!(archived.rows > 6, "{archived:?}");
     store.close().await;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use alluvium::{
     ArchiveUnreachable, ErrorKind, MaintainStep, ManualClock, Point, RawState, StepOutcome,
-    Storage, Store,
 };
 use alluvium_log::{Archived, KeyFilter};
 use futures::TryStreamExt;
@@ -14,9 +13,9 @@ use futures::future::join_all;
 use object_store::ObjectStore;
 
 use super::{KEY, LONG, VALUE, append_days, create_in, found, long_key, rest};
-use crate::support::faults::FaultyStore;
+use crate::support::faults::{FaultyStore, Left, open_both, work_to_death};
 use crate::support::search::{files_of, holding, objects_of};
-use crate::support::stores::{DAY, Home, SECOND, START, assert_sound, commit_of};
+use crate::support::stores::{DAY, Home, SECOND, START, assert_sound, commit_of, row_count};
 
 const SETTINGS: [(&str, &str); 4] = [
     ("commit_retention", "8d"),
@@ -54,14 +53,6 @@ async fn fill(state: &RawState, clock: &ManualClock) {
 
 fn archived(state: &RawState) -> Option<Archived> {
     Archived::of(&state.log().state())
-}
-
-/// All rows that the log tells of, archived or not.
-async fn row_count(state: &RawState) -> usize {
-    let basis = state.reader().basis().await.unwrap();
-    let rows = state.reader().changes_rows(&basis, 0).await.unwrap();
-    let rows: Vec<_> = rows.try_collect().await.unwrap();
-    rows.iter().map(arrow::array::RecordBatch::num_rows).sum()
 }
 
 fn erased() -> [String; 2] {
@@ -147,20 +138,13 @@ async fn what_is_archived_is_erased_too_and_all_else_is_as_it_was() {
     }
 }
 
-/// A store whose archives lie in another one.
-async fn open_both(stores: &[Arc<FaultyStore>; 2], clock: &Arc<ManualClock>) -> RawState {
-    let [hot, cold] = stores;
-    let storage = |store: &Arc<FaultyStore>| Storage::from_object_store(store.clone(), "faulty://");
-    let builder = Store::builder("faulty://").storage(storage(hot)).clock(clock.clone());
-    let store = builder.archive_storage(storage(cold)).open().await.unwrap();
-    store.raw_state("s").await.unwrap()
+/// The state of a store whose archives lie in another one.
+async fn state_of(stores: &[Arc<FaultyStore>; 2], clock: &Arc<ManualClock>) -> RawState {
+    open_both(stores, clock).await.raw_state("s").await.unwrap()
 }
 
 async fn create_both(stores: &[Arc<FaultyStore>; 2], clock: &Arc<ManualClock>) -> RawState {
-    let [hot, cold] = stores;
-    let storage = |store: &Arc<FaultyStore>| Storage::from_object_store(store.clone(), "faulty://");
-    let builder = Store::builder("faulty://").storage(storage(hot)).clock(clock.clone());
-    let store = builder.archive_storage(storage(cold)).open().await.unwrap();
+    let store = open_both(stores, clock).await;
     let state = create_in(&store, alluvium::OrderBy::Version).await;
     let_archive(&state, Some("cold://far")).await;
     state
@@ -183,7 +167,7 @@ async fn an_archive_out_of_reach_is_named_before_anything_is_done() {
     let state = create_both(&stores, &clock).await;
     fill(&state, &clock).await;
     let reborn = [stores[0].reborn(), stores[1].reborn()];
-    let state = open_both(&reborn, &clock).await;
+    let state = state_of(&reborn, &clock).await;
     reborn[1].die_at(0, false);
     let commit = commit_of(&state).await;
     let error = state.erase(&erased(), false).await.unwrap_err();
@@ -195,7 +179,7 @@ async fn an_archive_out_of_reach_is_named_before_anything_is_done() {
     assert_eq!(commit_of(&state).await, commit);
     assert!(state.log().erased().unwrap().is_none(), "no key is marked");
     append_days(&state, &clock, 17..18).await;
-    let state = open_both(&[stores[0].reborn(), stores[1].reborn()], &clock).await;
+    let state = state_of(&[stores[0].reborn(), stores[1].reborn()], &clock).await;
     state.erase(&erased(), true).await.unwrap();
     assert_eq!(held_in(&stores).await, BTreeSet::new());
 }
@@ -222,14 +206,9 @@ async fn an_erase_killed_at_any_call_of_either_store_leaves_each_row_in_one_plac
     for dying in [0, 1] {
         for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
             clock.set(START + 17 * DAY);
-            let stores = [built[0].forked(), built[1].forked()];
-            let state = open_both(&stores, &clock).await;
-            stores[dying].die_at(call, takes_place);
-            let outcome = state.erase(&erased(), call % 3 == 0).await;
-            let died = stores[dying].is_dead();
-            assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-            let reborn = [stores[0].reborn(), stores[1].reborn()];
-            let state = open_both(&reborn, &clock).await;
+            let job = async |state: &RawState| state.erase(&erased(), call % 3 == 0).await;
+            let left = work_to_death(&built, &clock, (dying, call, takes_place), job).await;
+            let Left { died, stores: reborn, state } = left;
             let rows = row_count(&state).await;
             assert!((others..=others + 6).contains(&rows), "call {call}: {rows}");
             halfway += u64::from(rows > others && rows < others + 6);
@@ -275,7 +254,7 @@ async fn a_move_that_began_before_brings_no_key_back() {
     // Another process is about to copy a day that holds the keys.
     let slow = [stores[0].reborn(), stores[1].reborn()];
     let (reached, let_go) = slow[1].hold_next_data_file();
-    let mover = open_both(&slow, &clock).await;
+    let mover = state_of(&slow, &clock).await;
     let moving = tokio::spawn(async move { mover.maintain(&[MaintainStep::Archive], false).await });
     reached.await.unwrap();
     let receipt = state.erase(&erased(), false).await.unwrap();
@@ -316,11 +295,11 @@ async fn what_a_late_move_brings_back_for_a_moment_is_taken_out_and_no_version_t
     let held = archived(&state).unwrap();
     let slow = [stores[0].reborn(), stores[1].reborn()];
     let (copying, copy) = slow[1].hold_next_data_file();
-    let mover = open_both(&slow, &clock).await;
+    let mover = state_of(&slow, &clock).await;
     let moving = tokio::spawn(async move { mover.maintain(&[MaintainStep::Archive], false).await });
     copying.await.unwrap();
     let others = [stores[0].reborn(), stores[1].reborn()];
-    let eraser = open_both(&others, &clock).await;
+    let eraser = state_of(&others, &clock).await;
     // Its first data file beside the archive's is one of the snapshot, when the log names another version already.
     let (rewriting, rewrite) = others[0].hold_next_data_file();
     let erasing = tokio::spawn(async move { eraser.erase(&erased(), false).await });

@@ -55,6 +55,27 @@ async fn an_append_that_was_on_its_way_is_refused_alone() {
     assert_eq!(holding(&objects_of(&objects).await, &[KEY]), BTreeSet::new());
 }
 
+/// The same of an epoch, which was checked when it was staged.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_that_was_on_its_way_is_refused_too() {
+    let faulty = FaultyStore::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = create_in(&open(&faulty, &clock).await, alluvium::OrderBy::Version).await;
+    append_days(&state, &clock, 0..1).await;
+    let rows = |key: &'static str| batch(&[(key, 90, Some("x".to_owned()))], START);
+    let [mut with, mut without] = [1, 2].map(|n| state.epoch(&format!("app/{n}"), 1).unwrap());
+    with.stage(&rows(KEY)).await.unwrap();
+    without.stage(&rows("u2")).await.unwrap();
+    let eraser = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+    eraser.erase(&[KEY.to_owned()], false).await.unwrap();
+    let error = with.commit().await.unwrap_err();
+    assert!(KeyErased::is_cause_of(&error), "{error}");
+    without.commit().await.unwrap();
+    assert!(state.get(Point::LATEST, KEY).await.unwrap().found().is_none());
+    assert!(state.get(Point::LATEST, "u2").await.unwrap().found().is_some());
+    assert_sound(&state).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_erase_killed_at_any_call_is_made_good_by_the_next_one() {
     let built = FaultyStore::new();
