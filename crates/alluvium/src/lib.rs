@@ -54,18 +54,18 @@ mod typed;
 mod upkeep;
 
 pub use alluvium_log::{
-    ArchiveUnreachable, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome, Error,
-    ErrorKind, FileRole, Hold, HoldStatus, KeyErased, KeyFilter, Log, MaintenanceSettings,
-    ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result, SnapshotGrid,
-    StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table, VacuumReport,
-    duration_text, parse_duration, validate_state_name,
+    ArchiveUnreachable, BelowFloor, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome,
+    Error, ErrorKind, FileRole, Floor, Hold, HoldStatus, KeyErased, KeyFilter, Log,
+    MaintenanceSettings, ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result,
+    SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table,
+    VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
     EraseReceipt, ErasedFile, ExpireReport, Footprint, ForkOutcome, ForkReport, GridReport,
     Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
     MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
-    StepOutcome, StepReport, StopSignal, VerifyReport,
+    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,

@@ -8,7 +8,7 @@ use alluvium_materializer::{
     LayoutSettings, MaintainOptions, MaintainReport, MaintainStep, MaterializeOptions,
     MaterializeReport, RetentionReport, Savepoint, Snapshot, StepOutcome, StopSignal,
     VerifyOptions, VerifyReport, compaction_debt, erase, explain_retention, maintain, materialize,
-    validate_savepoint_name, verify, whole_value,
+    tombstones_to_forget, validate_savepoint_name, verify, whole_value,
 };
 use alluvium_query::{Basis, Lookup, Point, Reader};
 use arrow::array::RecordBatch;
@@ -308,20 +308,21 @@ impl RawState {
         verify(&self.snapshot, &options).await
     }
 
-    /// What lies in log and snapshot, told from what is in memory about their files.
+    /// What lies in log and snapshot, told from what is in memory about their files. While there are deleted keys that the next run of the
+    /// job forgets, the snapshot's keys are read to count them.
     pub async fn stats(&self) -> Result<StateStats> {
         let basis = self.reader.basis().await?;
-        self.stats_of(&basis)
+        self.stats_of(&basis).await
     }
 
     /// The same, and what only the rows tell: the whole log is read.
     pub async fn stats_in_depth(&self) -> Result<StateStats> {
         let basis = self.reader.basis().await?;
         let depth = self.depth(&basis).await?;
-        Ok(StateStats { depth: Some(depth), ..self.stats_of(&basis)? })
+        Ok(StateStats { depth: Some(depth), ..self.stats_of(&basis).await? })
     }
 
-    fn stats_of(&self, basis: &Basis) -> Result<StateStats> {
+    async fn stats_of(&self, basis: &Basis) -> Result<StateStats> {
         let options = CompactOptions {
             fold: self.fold.clone(),
             file_rows: self.layout.compacted_file_rows,
@@ -333,7 +334,10 @@ impl RawState {
             dry_run: true,
         };
         let debt = compaction_debt(&self.log, basis.log(), &options)?;
-        Ok(StateStats::of(self.name(), basis, &debt, self.log.clock().now_ms()))
+        let forgetting =
+            tombstones_to_forget(&self.snapshot, &self.fold, self.reader.footers()).await?;
+        let now_ms = self.log.clock().now_ms();
+        Ok(StateStats::of(self.name(), basis, (&debt, &forgetting), now_ms))
     }
 
     pub(crate) fn fold_settings(&self) -> &FoldSettings {

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    Archived, DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Erased, Error, ErrorKind, KeyErased,
-    KeyFilter, OP_TYPE, OrderBy, Result, RowFilter, STATE_KEY, StateDefinition, TableState, UPSERT,
-    VERSION, event_time_type, value_field,
+    Archived, BelowFloor, DELETE, EVENT_TIME, EpochCommit, EpochOutcome, Erased, Error, ErrorKind,
+    KeyErased, KeyFilter, OP_TYPE, OrderBy, Result, RowFilter, STATE_KEY, StateDefinition,
+    TableState, UPSERT, VERSION, event_time_type, value_field,
 };
 use alluvium_query::{Basis, Lookup, Point};
 use arrow::array::{
@@ -220,8 +220,18 @@ impl RawState {
             false => self.reader().multi_get(basis, Point::LATEST, &keys).await?,
         };
         for (row, lookup) in gone.into_iter().zip(found) {
-            let Lookup::Deleted(deletion) = lookup else {
-                return Err(Error::internal("a key without a value, which had one, has no DELETE"));
+            let deletion = match lookup {
+                Lookup::Deleted(deletion) => deletion,
+                // Its DELETE is forgotten: whatever may be appended comes after it.
+                Lookup::Absent if self.log().floor().is_some() => {
+                    winners[row] = (i64::MIN, i64::MIN);
+                    continue;
+                }
+                _ => {
+                    return Err(Error::internal(
+                        "a key without a value, which had one, has no DELETE",
+                    ));
+                }
             };
             let version = deletion.column(1).as_primitive::<Int64Type>().value(0);
             let time = deletion.column(2).as_primitive::<TimestampMicrosecondType>().value(0);
@@ -232,7 +242,8 @@ impl RawState {
 
     fn too_far_ahead(&self, error: Error) -> Error {
         match error.kind() {
-            ErrorKind::InvalidInput if !KeyErased::is_cause_of(&error) => error.context(format!(
+            _ if KeyErased::is_cause_of(&error) || BelowFloor::is_cause_of(&error) => error,
+            ErrorKind::InvalidInput => error.context(format!(
                 "state {}: the newest change of a key can't be won over by one of today; nothing was written",
                 self.name()
             )),

@@ -4,8 +4,8 @@ mod depth;
 
 use std::collections::BTreeMap;
 
-use alluvium_log::{DT, DataFile, OrderBy};
-use alluvium_materializer::{ArchiveTotals, CompactReport};
+use alluvium_log::{DT, DataFile, Floor, OrderBy};
+use alluvium_materializer::{ArchiveTotals, CompactReport, TombstonesReport};
 use alluvium_query::Basis;
 use serde::Serialize;
 
@@ -60,6 +60,10 @@ pub struct StateStats {
     pub snapshot_live_keys: Option<u64>,
     /// Deleted keys that the snapshot remembers.
     pub snapshot_tombstones: u64,
+    /// Those of them that the next run of the job forgets.
+    pub tombstones_to_forget: u64,
+    /// Changes at or below this event time are refused, in milliseconds since 1970; none while every one is taken.
+    pub floor_ms: Option<i64>,
     /// Rows of the snapshot's files.
     pub snapshot_rows: u64,
     /// Base files of the snapshot.
@@ -97,7 +101,12 @@ pub struct StateStats {
 }
 
 impl StateStats {
-    pub(crate) fn of(state: &str, basis: &Basis, debt: &CompactReport, now_ms: i64) -> Self {
+    pub(crate) fn of(
+        state: &str,
+        basis: &Basis,
+        (debt, forgetting): (&CompactReport, &TombstonesReport),
+        now_ms: i64,
+    ) -> Self {
         let (log, snapshot) = (basis.log(), basis.snapshot());
         let days = days_of(log.files());
         let (rows_per_day, bytes_per_day) = growth(&days, now_ms);
@@ -120,6 +129,8 @@ impl StateStats {
             snapshot_commit: snapshot.log_commit(),
             snapshot_live_keys: snapshot.live_keys(),
             snapshot_tombstones: snapshot.tombstones(),
+            tombstones_to_forget: forgetting.forgotten,
+            floor_ms: Floor::of(log).map(|floor| floor.time.div_euclid(1_000)),
             snapshot_rows: snapshot.rows(),
             base_files: snapshot.base().len() as u64,
             run_files: snapshot.runs().len() as u64,

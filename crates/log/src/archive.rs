@@ -198,11 +198,25 @@ pub fn archive_path(state: &str) -> String {
 
 impl Log {
     /// The files that may hold rows which a filter wants, those of the oldest commits first: of the log, and where the filter
-    /// reaches back so far, of the archive.
+    /// reaches back so far, of the archive. Rows of them after a commit may be put beside a snapshot that folds the log up to it.
     ///
     /// # Errors
-    /// The archive is needed and can't be read ([`ArchiveUnreachable`]).
+    /// The archive is needed and can't be read ([`ArchiveUnreachable`]); another engine appended below the floor ([`crate::Floor`]).
     pub fn files<'a>(
+        &'a self,
+        state: &'a TableState,
+        filter: &'a RowFilter,
+    ) -> BoxFuture<'a, Result<Vec<Arc<DataFile>>>> {
+        async move {
+            let files = self.files_of(state, filter).await?;
+            self.refuse_late(state, filter, &files).await?;
+            Ok(files)
+        }
+        .boxed()
+    }
+
+    /// The same files for those who tell rows as they lie, and put them beside no snapshot.
+    pub fn files_as_they_lie<'a>(
         &'a self,
         state: &'a TableState,
         filter: &'a RowFilter,
@@ -214,10 +228,16 @@ impl Log {
         let after = filter.after_commit.unwrap_or(-1);
         let archived = self.archived(state, after).await?;
         let hot = state.files_after(after).filter(|file| filter.may_match(file)).cloned();
-        let Some(archived) = archived else { return Ok(hot.collect()) };
-        let cold = archived.files.iter().filter(|file| filter.may_match(file)).cloned();
-        let mut files: Vec<_> = cold.chain(hot).collect();
-        files.sort_by_key(|file| file.commits.span().high);
+        let mut files: Vec<_> = match &archived {
+            None => hot.collect(),
+            Some(archived) => {
+                let cold = archived.files.iter().filter(|file| filter.may_match(file)).cloned();
+                cold.chain(hot).collect()
+            }
+        };
+        if archived.is_some() {
+            files.sort_by_key(|file| file.commits.span().high);
+        }
         Ok(files)
     }
 

@@ -10,7 +10,7 @@ pub const EXPIRE_APP_ID: &str = "alluvium/expire";
 /// The application id under which the greatest expired value is recorded of what the state is ordered by first.
 pub const EXPIRE_ORDER_APP_ID: &str = "alluvium/expire/order";
 /// What every state of a log's table must know beside its own progress.
-pub(crate) const LOG_APP_IDS: [&str; 13] = {
+pub(crate) const LOG_APP_IDS: [&str; 15] = {
     let archive = crate::archive::ARCHIVE_APP_IDS;
     [
         crate::log::REWRITER_APP_ID,
@@ -26,6 +26,8 @@ pub(crate) const LOG_APP_IDS: [&str; 13] = {
         archive[5],
         archive[6],
         archive[7],
+        crate::floor::FLOOR_APP_ID,
+        crate::floor::FLOOR_COMMIT_APP_ID,
     ]
 };
 

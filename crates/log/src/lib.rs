@@ -48,6 +48,7 @@ mod epoch;
 mod erased;
 mod error;
 mod expired;
+mod floor;
 mod forks;
 mod key;
 mod leases;
@@ -85,6 +86,7 @@ pub use epoch::{EpochCommit, MAX_APP_ID_BYTES, OWNER_PREFIX};
 pub use erased::{ERASE_APP_ID, ERASED_APP_ID, Erased, KeyErased, MAX_ERASED_KEYS};
 pub use error::{Error, ErrorKind, Result};
 pub use expired::{EXPIRE_APP_ID, EXPIRE_ORDER_APP_ID, Expired};
+pub use floor::{BelowFloor, FLOOR_APP_ID, FLOOR_COMMIT_APP_ID, Floor};
 pub use forks::{
     Ancestor, ForkRecord, ForkedVersions, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF,
     identity_of, told_unfinished,

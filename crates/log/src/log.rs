@@ -5,7 +5,7 @@ mod erase;
 mod growth;
 mod stage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::expired::LOG_APP_IDS;
 use crate::forks::NameFolder;
 use crate::leases::{HeldVersion, Hold, Keeper, LeaseFolder, LeasedTable};
+use crate::order::OrderBy;
 use crate::rows::LogRows;
 use crate::settings::MaintenanceSettings;
 use crate::storage::{Durability, Storage, validate_state_name};
@@ -112,6 +113,8 @@ pub(crate) struct LogInner {
     last_definition_version: AtomicI64,
     /// The markers of erased keys that were asked for last, and the metadata that they were read from.
     erased: RwLock<Option<ReadMarkers>>,
+    /// Files that were looked into and hold no row below the floor of a commit that came after it.
+    pub(crate) above_floor: Mutex<HashSet<(String, i64)>>,
 }
 
 /// Markers of erased keys, if there ever were any, and the metadata that they were read from.
@@ -217,6 +220,7 @@ impl Log {
                 rewriting: tokio::sync::Mutex::new(()),
                 last_definition_version: AtomicI64::new(state.version),
                 erased: RwLock::new(None),
+                above_floor: Mutex::new(HashSet::new()),
             }),
         })
     }
@@ -279,6 +283,12 @@ impl Log {
                     .iter()
                     .try_fold(stored.clone(), |settings, (name, value)| settings.with(name, value))?;
                 wanted.validate()?;
+                let order_by = StateDefinition::from_metadata(&state.metadata)?.order_by;
+                if wanted.tombstone_retention_ms.is_some() && order_by == OrderBy::Version {
+                    return Err(Error::invalid(
+                        "tombstone_retention needs a state ordered by event_time: of a version it can't be told how late it is",
+                    ));
+                }
                 if wanted.archive != stored.archive && Archived::of(state).is_some() {
                     return Err(Error::invalid(format!(
                         "rows of the log lie in the archive at {}: it can't be set to another place",
@@ -457,7 +467,7 @@ impl LogInner {
     fn check_known(&self, changes: &RecordBatch) -> Result<LogRows> {
         let definition = self.definition.read().1.clone();
         let rows = LogRows::from_changes(changes, &definition, &self.versions);
-        rows.and_then(|rows| self.without_erased(rows))
+        rows.and_then(|rows| self.admitted(rows))
             .map_err(|error| error.context(format!("state {}", self.name)))
     }
 

@@ -42,6 +42,9 @@ pub struct MaintenanceSettings {
     /// Whole days move to the archive when they have been over for this long and a snapshot holds what their rows came to; `None`:
     /// every day stays in the log.
     pub hot_days_ms: Option<i64>,
+    /// Deleted keys are remembered for this long after their deletion happened, and changes that come later than that are refused;
+    /// `None`: both for ever.
+    pub tombstone_retention_ms: Option<i64>,
     /// The URI under which archives lie, this one in `<state>/archive`; `None`: the store itself.
     pub archive: Option<String>,
 }
@@ -57,6 +60,7 @@ impl Default for MaintenanceSettings {
             log_retention_ms: None,
             snapshot_grid: SnapshotGrid::default(),
             hot_days_ms: None,
+            tombstone_retention_ms: None,
             archive: None,
         }
     }
@@ -77,6 +81,8 @@ const LOG_RETENTION: (&str, &str) = ("log_retention", "alluvium.logRetention");
 const FOREVER: &str = "forever";
 /// The other one.
 const HOT_DAYS: (&str, &str) = ("hot_days", "alluvium.hotDays");
+/// A third one.
+const TOMBSTONE_RETENTION: (&str, &str) = ("tombstone_retention", "alluvium.tombstoneRetention");
 /// Where archives lie, and how the store itself is written.
 const ARCHIVE: (&str, &str) = ("archive", "alluvium.archive");
 const IN_THE_STORE: &str = "default";
@@ -104,13 +110,15 @@ impl MaintenanceSettings {
         named.insert(SNAPSHOT_GRID.0, self.snapshot_grid.to_string());
         let hot = self.hot_days_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
         named.insert(HOT_DAYS.0, hot);
+        let kept = self.tombstone_retention_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
+        named.insert(TOMBSTONE_RETENTION.0, kept);
         let place = self.archive.clone().unwrap_or_else(|| IN_THE_STORE.to_owned());
         named.insert(ARCHIVE.0, place);
         named
     }
 
     /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`, and for
-    /// `log_retention` and `hot_days` also `forever`; `archive` is a URI or `default`; for `snapshot_grid` see [`SnapshotGrid`].
+    /// `log_retention`, `hot_days` and `tombstone_retention` also `forever`; `archive` is a URI or `default`; for `snapshot_grid` see [`SnapshotGrid`].
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
         let endless = |value: &str| match value.trim() == FOREVER {
             true => Ok(None),
@@ -122,6 +130,10 @@ impl MaintenanceSettings {
         }
         if name == HOT_DAYS.0 {
             self.hot_days_ms = endless(value)?;
+            return Ok(self);
+        }
+        if name == TOMBSTONE_RETENTION.0 {
+            self.tombstone_retention_ms = endless(value)?;
             return Ok(self);
         }
         if name == ARCHIVE.0 {
@@ -139,7 +151,13 @@ impl MaintenanceSettings {
             Some(field) => *field = span,
             None => {
                 let mut names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-                names.extend([LOG_RETENTION.0, SNAPSHOT_GRID.0, HOT_DAYS.0, ARCHIVE.0]);
+                names.extend([
+                    LOG_RETENTION.0,
+                    SNAPSHOT_GRID.0,
+                    HOT_DAYS.0,
+                    TOMBSTONE_RETENTION.0,
+                    ARCHIVE.0,
+                ]);
                 return Err(Error::invalid(format!(
                     "there is no setting {name:?}: the settings are {}",
                     names.join(", ")
@@ -179,7 +197,32 @@ impl MaintenanceSettings {
         within_commits("as_of_window", self.as_of_window_ms)?;
         self.snapshot_grid.validate()?;
         self.validate_archive()?;
+        self.validate_tombstone_retention()?;
         self.validate_log_retention()
+    }
+
+    fn validate_tombstone_retention(&self) -> Result<()> {
+        let Some(kept_ms) = self.tombstone_retention_ms else { return Ok(()) };
+        let needed = [
+            (
+                "as_of_window",
+                self.as_of_window_ms,
+                "a deletion is remembered for as long as the state before it is promised",
+            ),
+            (
+                "compact_after",
+                self.compact_after_ms,
+                "changes of a day are still expected until it is merged, and would be refused",
+            ),
+        ];
+        match needed.into_iter().find(|(_, span, _)| kept_ms < *span) {
+            Some((name, span, why)) => Err(Error::invalid(format!(
+                "tombstone_retention ({}) is shorter than {name} ({}): {why}",
+                duration_text(kept_ms),
+                duration_text(span)
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn validate_log_retention(&self) -> Result<()> {
@@ -218,6 +261,7 @@ impl MaintenanceSettings {
         }
         settings.log_retention_ms = interval(metadata, LOG_RETENTION.1)?;
         settings.hot_days_ms = interval(metadata, HOT_DAYS.1)?;
+        settings.tombstone_retention_ms = interval(metadata, TOMBSTONE_RETENTION.1)?;
         settings.archive = metadata.properties.get(ARCHIVE.1).cloned();
         if let Some(text) = metadata.properties.get(SNAPSHOT_GRID.1) {
             settings.snapshot_grid = text.parse().map_err(|error: Error| {
@@ -237,6 +281,7 @@ impl MaintenanceSettings {
         }
         put_interval(metadata, LOG_RETENTION.1, self.log_retention_ms);
         put_interval(metadata, HOT_DAYS.1, self.hot_days_ms);
+        put_interval(metadata, TOMBSTONE_RETENTION.1, self.tombstone_retention_ms);
         match self.archive.take() {
             None => metadata.properties.remove(ARCHIVE.1),
             Some(uri) => metadata.properties.insert(ARCHIVE.1.to_owned(), uri),
@@ -345,6 +390,7 @@ mod tests {
             .and_then(|settings| settings.with("log_retention", "52w"))
             .and_then(|settings| settings.with("snapshot_grid", "1h:7d,1d:52w"))
             .and_then(|settings| settings.with("hot_days", "30d"))
+            .and_then(|settings| settings.with("tombstone_retention", "90d"))
             .and_then(|settings| settings.with("archive", "/cold/"))
             .unwrap();
         settings.clone().write_to(&mut table);
@@ -353,6 +399,7 @@ mod tests {
         assert_eq!(settings.named()["compact_after"], "36h");
         assert_eq!(settings.named()["log_retention"], "364d");
         assert_eq!(settings.named()["archive"], "/cold");
+        assert_eq!(settings.named()["tombstone_retention"], "90d");
         let endless = settings.with("log_retention", "forever").unwrap();
         assert_eq!(endless.named()["log_retention"], "forever");
         endless.clone().write_to(&mut table);
@@ -387,6 +434,11 @@ mod tests {
             ("snapshot_grid", "1h:7d,10m:1d", "each level"),
             ("log_retention", "6d", "log_retention (6d) is shorter than as_of_window (7d)"),
             ("hot_days", "6d", "hot_days (6d) is shorter than as_of_window (7d)"),
+            (
+                "tombstone_retention",
+                "6d",
+                "tombstone_retention (6d) is shorter than as_of_window (7d)",
+            ),
             ("archive", "memory://a", "what lies in memory"),
             ("archive", "cold", "give an absolute path"),
         ];

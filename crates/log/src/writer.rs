@@ -18,6 +18,7 @@ use crate::definition::StateDefinition;
 use crate::encode::MAX_DAYS_PER_APPEND;
 use crate::erased::KeyErased;
 use crate::error::{Error, ErrorKind, Result};
+use crate::floor::BelowFloor;
 use crate::log::{LogInner, Receipt, StagedFile};
 use crate::rows::LogRows;
 
@@ -237,8 +238,8 @@ async fn commit_group(log: &Arc<LogInner>, mut group: StagedGroup) {
         let outcome =
             log.commit_append(&group.files, &group.definition, append, group.checked).await;
         match outcome {
-            Err(error) if KeyErased::is_cause_of(&error) => {
-                match without_erased(log, group.waiting).await {
+            Err(error) if KeyErased::is_cause_of(&error) || BelowFloor::is_cause_of(&error) => {
+                match without_refused(log, group.waiting).await {
                     Some(rest) => group = rest,
                     None => return,
                 }
@@ -259,11 +260,12 @@ fn answer_receipts(group: Vec<Waiting>, commit: i64) {
     }
 }
 
-/// Refuses the appends of a group whose keys were erased meanwhile, and stages the others anew; `None` when none is left.
-async fn without_erased(log: &Arc<LogInner>, group: Vec<Waiting>) -> Option<StagedGroup> {
+/// Refuses the appends of a group whose keys were erased meanwhile, or whose rows lie below a floor that was raised, and stages the
+/// others anew; `None` when none is left.
+async fn without_refused(log: &Arc<LogInner>, group: Vec<Waiting>) -> Option<StagedGroup> {
     let mut rest = Vec::with_capacity(group.len());
     for Waiting { rows, reply } in group {
-        match log.without_erased(rows) {
+        match log.admitted(rows) {
             Ok(rows) => rest.push(Waiting { rows, reply }),
             Err(error) => {
                 reply.send(Err(error.context(format!("state {}", log.name)))).ok();

@@ -14,8 +14,8 @@ use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use crate::fold::{BatchStream, FoldSettings};
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
-    TAG_HASH, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME, TAG_MAX_VERSION, TAG_MIN_KEY,
-    TAG_TOMBSTONES,
+    TAG_HASH, TAG_LEAST_TOMBSTONE, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME,
+    TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES,
 };
 use crate::thread::OwnThread;
 
@@ -158,15 +158,19 @@ struct Encoded {
 
 fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Option<Encoded>> {
     let Some(first) = batches.first() else { return Ok(None) };
-    let (mut hash, mut tombstones) = (RowsHash::default(), 0_usize);
+    let (mut hash, mut tombstones, mut least_tombstone) = (RowsHash::default(), 0_usize, i64::MAX);
     let (mut version, mut event_time, mut commit) = (i64::MIN, i64::MIN, i64::MIN);
     for batch in &batches {
         hash = hash.and(hash_rows(batch)?);
-        tombstones +=
-            column(batch, 3)?.as_string::<i32>().iter().filter(|op| *op == Some(DELETE)).count();
         version = version.max(greatest(column(batch, 1)?.as_primitive::<Int64Type>().values()));
         let times = column(batch, 2)?.as_primitive::<TimestampMicrosecondType>();
         event_time = event_time.max(greatest(times.values()));
+        for (operation, time) in column(batch, 3)?.as_string::<i32>().iter().zip(times.values()) {
+            if operation == Some(DELETE) {
+                tombstones += 1;
+                least_tombstone = least_tombstone.min(*time);
+            }
+        }
         commit = commit.max(greatest(column(batch, 4)?.as_primitive::<Int64Type>().values()));
     }
     let stats = statistics_of(&batches)?.to_string();
@@ -177,6 +181,9 @@ fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Option<Encode
         (TAG_TOMBSTONES.to_owned(), tombstones.to_string()),
         (TAG_HASH.to_owned(), hash.to_text()),
     ]);
+    if tombstones > 0 {
+        tags.insert(TAG_LEAST_TOMBSTONE.to_owned(), least_tombstone.to_string());
+    }
     // Ranges of base files are told apart by their least keys, so these must be whole.
     let with_rows = batches.iter().find(|batch| batch.num_rows() > 0).unwrap_or(first);
     let least =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DataFile, Error, FooterCache, PAGE_ROWS, ROW_GROUP_ROWS, ReadHints, ReadSpec, Result,
+    DataFile, Error, Floor, FooterCache, PAGE_ROWS, ROW_GROUP_ROWS, ReadHints, ReadSpec, Result,
     StateDefinition, Table, TableState, read_file_with, value_field,
 };
 use arrow::datatypes::FieldRef;
@@ -175,6 +175,11 @@ pub(crate) fn check_not_ahead(snapshot: &SnapshotState, log: &TableState) -> Res
             snapshot.log_commit(),
             log.version
         )));
+    }
+    if snapshot.floor() > Floor::of(log).map(|floor| floor.time) {
+        return Err(Error::corrupt(
+            "the snapshot was made without tombstones that the log asks to keep: the log was cut or replaced; rebuild the snapshot",
+        ));
     }
     Ok(())
 }

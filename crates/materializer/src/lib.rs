@@ -50,6 +50,7 @@ pub mod metrics;
 mod ranges;
 mod snapshot;
 mod thread;
+mod tombstones;
 mod verify;
 
 pub use effect::rank;
@@ -66,8 +67,9 @@ pub use layout::LayoutSettings;
 pub use maintain::{
     ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
     Footprint, Kept, KeptBy, LeaseCost, MaintainOptions, MaintainReport, MaintainStep, Readable,
-    RetentionReport, SavepointCost, StepOutcome, StepReport, StopSignal, archive, compact,
-    compaction_debt, expire, explain_retention, maintain,
+    RetentionReport, SavepointCost, StepOutcome, StepReport, StopSignal, TombstonesReport, archive,
+    compact, compaction_debt, expire, explain_retention, forget_tombstones, maintain,
+    tombstones_to_forget,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,

@@ -1,27 +1,29 @@
 //! Folding the tail of the log into the snapshot: work by what changed, progress and data in one commit.
 
+mod report;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Action, Attempt, DataFile, ERASE_APP_ID, Error, ErrorKind, Expired, FileAdd, FooterCache, Log,
-    Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
+    Action, Attempt, DataFile, ERASE_APP_ID, Error, ErrorKind, Expired, FLOOR_APP_ID, FileAdd,
+    Floor, Log, Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use serde::Serialize;
 
 use crate::effect::{drop_ineffective, may_be_late};
 use crate::files::{FileWriter, add_actions, chunks};
-use crate::fold::{BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, merge};
+use crate::fold::{BatchStream, FoldInput, Ranking, SortedInput, fold, merge};
 use crate::inputs::{
     beside_fold_bytes, check_not_ahead, file_inputs, stream_in_windows, whole_value, window_rows,
 };
-use crate::layout::LayoutSettings;
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
-    BASE, MATERIALIZER_APP_ID, RUN, Snapshot, SnapshotState, rows_of, snapshot_file_schema,
-    snapshot_path, table_schema,
+    BASE, FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, RUN, Snapshot,
+    SnapshotState, rows_of, snapshot_file_schema, snapshot_path, table_schema,
 };
+use crate::tombstones::Forgetting;
+pub use report::{Change, MaterializeOptions, MaterializeReport};
 
 /// A state with no more rows than this is kept as base only.
 pub const SMALL_STATE_ROWS: u64 = 65_536;
@@ -33,64 +35,6 @@ const RUN_GROWTH: u64 = 4;
 pub const LOOKUP_ROWS: u64 = 16_384;
 /// How often a materialization starts over when another process was faster.
 const MAX_RACES: u32 = 5;
-
-/// How to materialize.
-#[derive(Debug, Clone)]
-pub struct MaterializeOptions {
-    /// Memory, batches, spilling.
-    pub fold: FoldSettings,
-    /// Fold the whole log anew instead of the tail; what of it has expired is taken from the oldest snapshot that holds it.
-    pub rebuild: bool,
-    /// When there are runs, and how large files are.
-    pub layout: LayoutSettings,
-    /// Footers of files, shared with readers.
-    pub footers: Arc<FooterCache>,
-}
-
-/// What a materialization did to the snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// The log has no commit that the snapshot lacks: no commit was made.
-    UpToDate,
-    /// No row changes the state (late ones, repeated ones): only the progress was recorded.
-    ProgressOnly,
-    /// The changes were written as a run beside the base.
-    Run,
-    /// The changes were merged into the base.
-    Merged,
-    /// The base was made anew from the whole log, or from the oldest snapshot that holds what has expired and the log since.
-    Rebuilt,
-}
-
-/// What a materialization did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MaterializeReport {
-    /// What became of the snapshot.
-    pub change: Change,
-    /// The log commit up to which the snapshot folded before.
-    pub from_commit: i64,
-    /// The log commit up to which it folds now.
-    pub to_commit: i64,
-    /// The snapshot table's Delta version now.
-    pub snapshot_version: i64,
-    /// Rows of the log that were folded.
-    pub rows_folded: u64,
-    /// Keys whose newest change was older than, or the same as, what the snapshot holds; unknown where it was not looked up.
-    pub stale_keys: Option<u64>,
-    /// Conflicting ties that were decided: rows of one key with the same version and event time, and another operation or value.
-    pub conflicting_ties: u64,
-    /// Rows written to the snapshot.
-    pub rows_written: u64,
-    /// Bytes written to the snapshot.
-    pub bytes_written: u64,
-    /// Files added and removed.
-    pub files_added: u64,
-    /// Files that are no longer part of the snapshot.
-    pub files_removed: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-}
 
 /// Everything that one attempt works on.
 struct Work {
@@ -109,6 +53,10 @@ struct Work {
     tail: Vec<Arc<DataFile>>,
     from: i64,
     to: i64,
+    /// Up to which event time the log refuses rows.
+    floor: Option<i64>,
+    /// What leaves tombstones out, where there may be some to leave out.
+    forgetting: Option<Forgetting>,
     started: Instant,
 }
 
@@ -199,7 +147,11 @@ async fn attempt(
     let filter =
         RowFilter { after_commit: Some(from), up_to_commit: Some(to), ..RowFilter::default() };
     let tail = log.files(&log_state, &filter).await?;
-    if tail.is_empty() && !rebuild {
+    let floor = Floor::of(&log_state);
+    let forgetting = floor
+        .filter(|floor| rebuild || has_to_forget(&before, &tail, *floor))
+        .map(|floor| Forgetting::below(floor.time));
+    if tail.is_empty() && !rebuild && forgetting.is_none() {
         return Ok(Some(up_to_date(&before, from, to, started)));
     }
     let table = snapshot.table_or_create(&definition).await?;
@@ -230,6 +182,8 @@ async fn attempt(
         tail,
         from,
         to,
+        floor: floor.map(|floor| floor.time),
+        forgetting,
         started,
     };
     let plan = if rebuild {
@@ -249,12 +203,20 @@ fn up_to_date(before: &SnapshotState, from: i64, to: i64, started: Instant) -> M
         rows_folded: 0,
         stale_keys: Some(0),
         conflicting_ties: 0,
+        tombstones_forgotten: 0,
         rows_written: 0,
         bytes_written: 0,
         files_added: 0,
         files_removed: 0,
         elapsed: started.elapsed(),
     }
+}
+
+/// Whether there may be tombstones that the snapshot is not to have any more.
+fn has_to_forget(before: &SnapshotState, tail: &[Arc<DataFile>], floor: Floor) -> bool {
+    let in_tail = || tail.iter().any(|file| floor.may_exceed(file));
+    before.least_tombstone().is_some_and(|least| least <= floor.time)
+        || before.floor() < Some(floor.time) && in_tail()
 }
 
 fn tail_rows(work: &Work) -> u64 {
@@ -318,6 +280,7 @@ async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> R
         inputs.extend(file_inputs(table, &files, &spec, &options.footers, &options.fold));
     }
     let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
+    let winners = Forgetting::of_some(work.forgetting.as_ref(), winners);
     let added = writer(log, work, BASE)
         .write(chunks(winners, options.layout.file_rows, &options.fold))
         .await?;
@@ -340,7 +303,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
         let (kept, stale) =
             drop_ineffective(batches, &work.before, &work.definition, &work.ranking, options)
                 .await?;
-        if kept.is_empty() {
+        if kept.is_empty() && work.forgetting.is_none() {
             return Ok(Plan {
                 change: Change::ProgressOnly,
                 added: Vec::new(),
@@ -356,7 +319,9 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     let base_rows: u64 = base.iter().map(|file| rows_of(file)).sum();
     let run_rows: u64 = runs.iter().map(|file| rows_of(file)).sum();
     let is_small = base_rows + run_rows + count <= options.layout.small_state_rows;
-    if is_small || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
+    // A tombstone goes only where all rows of its key come together.
+    let is_all = is_small || work.forgetting.is_some();
+    if is_all || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
         let changes = with_runs(work, winners, &runs, options);
         let ranges = Ranges::new(
             work.table.clone(),
@@ -365,7 +330,8 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
             changes,
             &options.fold,
             options.footers.clone(),
-        );
+        )
+        .forgetting(work.forgetting.clone());
         let ranking = work.ranking.clone();
         let merged = merge_ranges(&ranges, ranking, &options.fold, options.layout.file_rows);
         let added = writer(log, work, BASE).write(merged).await?;
@@ -384,6 +350,26 @@ impl Work {
     /// What to read of snapshot files: every row.
     fn spec_of_all(&self) -> ReadSpec {
         ReadSpec { payload: self.spec.payload.clone(), filter: RowFilter::default() }
+    }
+}
+
+impl Work {
+    /// Up to which event time the snapshot is without tombstones, and bounds of all that it was ever made without: as of a point before
+    /// one of these it is no base.
+    fn notes_of_tombstones(&self) -> Vec<Action> {
+        let Some(floor) = self.floor else { return Vec::new() };
+        let mut notes = vec![(FLOOR_APP_ID, floor)];
+        if let Some((version, time)) = self.forgetting.as_ref().and_then(Forgetting::bounds) {
+            let known = self.base.forgotten();
+            let (version, time) =
+                known.map_or((version, time), |known| (version.max(known.0), time.max(known.1)));
+            notes.extend([(FORGOTTEN_VERSION_APP_ID, version), (FORGOTTEN_TIME_APP_ID, time)]);
+        }
+        let note = |(app_id, version): (&str, i64)| Action::Transaction {
+            app_id: app_id.to_owned(),
+            version,
+        };
+        notes.into_iter().map(note).collect()
     }
 }
 
@@ -431,6 +417,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
         rows_folded: tail_rows(work),
         stale_keys: plan.stale_keys,
         conflicting_ties: work.ranking.conflicting_ties(),
+        tombstones_forgotten: work.forgetting.as_ref().map_or(0, Forgetting::count),
         rows_written,
         bytes_written,
         files_added: plan.added.len() as u64,
@@ -457,6 +444,7 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
                 let app_id = ERASE_APP_ID.to_owned();
                 actions.push(Action::Transaction { app_id, version });
             }
+            actions.extend(work.notes_of_tombstones());
             actions.extend(grown_metadata(state, &work.definition));
             actions.extend(plan.removed.iter().map(|file| file.add.removal(now_ms, true)));
             actions.extend(add_actions(plan.added.clone()));

@@ -18,6 +18,8 @@ pub const COMPACTED_BYTES: &str = "alluvium_compacted_bytes_total";
 pub const ROWS_EXPIRED: &str = "alluvium_rows_expired_total";
 /// Rows that moved to archives.
 pub const ROWS_ARCHIVED: &str = "alluvium_rows_archived_total";
+/// Tombstones that snapshots were made without.
+pub const TOMBSTONES_FORGOTTEN: &str = "alluvium_tombstones_forgotten_total";
 /// Forks that were made.
 pub const FORKS_MADE: &str = "alluvium_forks_made_total";
 /// Forks that were dropped.

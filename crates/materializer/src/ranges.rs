@@ -12,6 +12,7 @@ use crate::files::chunks;
 use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, merge};
 use crate::inputs::{beside_fold_bytes, stream_in_windows, window_rows};
 use crate::snapshot::least_key;
+use crate::tombstones::{Forgetting, may_hold_below};
 
 /// A sorted stream of changes that can be taken up to a key.
 struct Changes {
@@ -64,6 +65,7 @@ pub(crate) struct Ranges {
     window_rows: Option<usize>,
     footers: Arc<FooterCache>,
     changes: Arc<Mutex<Changes>>,
+    forgetting: Option<Forgetting>,
     touched: SyncMutex<Vec<Arc<DataFile>>>,
 }
 
@@ -80,7 +82,17 @@ impl Ranges {
         let window_rows = window_rows(&base, 1, beside_fold_bytes(fold));
         let changes = Arc::new(Mutex::new(Changes { rows: changes, left: None }));
         let touched = SyncMutex::new(Vec::new());
-        Self { table, base, spec, window_rows, footers, changes, touched }
+        Self { table, base, spec, window_rows, footers, changes, forgetting: None, touched }
+    }
+
+    /// The same without some tombstones; base files that hold any count as changed.
+    pub(crate) fn forgetting(self, forgetting: Option<Forgetting>) -> Self {
+        Self { forgetting, ..self }
+    }
+
+    fn has_to_forget(&self, index: usize) -> bool {
+        let floor = self.forgetting.as_ref().map(|forgetting| forgetting.floor);
+        self.base.get(index).zip(floor).is_some_and(|(file, floor)| may_hold_below(file, floor))
     }
 
     /// The base files whose ranges had changes, once the merge is done.
@@ -107,15 +119,20 @@ impl Ranges {
     ) -> Result<Option<BatchStream>> {
         let upper = self.base.get(index + 1).and_then(|file| least_key(file)).map(str::to_owned);
         let first = self.changes.lock().await.take_below(upper.as_deref()).await?;
-        let Some(first) = first else { return Ok(None) };
-        let mut inputs = vec![SortedInput::Stream(self.below(first, upper))];
+        let mut inputs = Vec::new();
+        match first {
+            Some(first) => inputs.push(SortedInput::Stream(self.below(first, upper))),
+            None if self.has_to_forget(index) => {}
+            None => return Ok(None),
+        }
         if let Some(file) = self.base.get(index) {
             self.touched.lock().push(file.clone());
             let rows =
                 stream_in_windows(&self.table, file, &self.spec, self.window_rows, &self.footers);
             inputs.push(SortedInput::Stream(rows));
         }
-        Ok(Some(merge(ranking, self.spec.schema(), inputs, batch_rows)))
+        let merged = merge(ranking, self.spec.schema(), inputs, batch_rows);
+        Ok(Some(Forgetting::of_some(self.forgetting.as_ref(), merged)))
     }
 }
 

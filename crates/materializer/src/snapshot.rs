@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    APPEND_SEQ, COMMIT, DataFile, ERASE_APP_ID, Error, ErrorKind, HeldVersion, Hold, LeasedTable,
-    Log, OrderBy, Protocol, Result, StateDefinition, Storage, TIER, Table, TableMetadata,
-    TableState, log_schema,
+    APPEND_SEQ, COMMIT, DataFile, ERASE_APP_ID, Error, ErrorKind, FLOOR_APP_ID, HeldVersion, Hold,
+    LeasedTable, Log, OrderBy, Protocol, Result, StateDefinition, Storage, TIER, Table,
+    TableMetadata, TableState, log_schema,
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::RwLock;
@@ -28,8 +28,18 @@ pub const MATERIALIZER_APP_ID: &str = "alluvium/materializer";
 pub const BASE: &str = "base";
 /// The value of the partition `tier` of files with later winners.
 pub const RUN: &str = "run";
+/// The application id under which the greatest version is recorded that a snapshot was ever made without.
+pub(crate) const FORGOTTEN_VERSION_APP_ID: &str = "alluvium/forgotten/version";
+/// The same of event times.
+pub(crate) const FORGOTTEN_TIME_APP_ID: &str = "alluvium/forgotten/time";
 /// What every state of a snapshot's table must know.
-const APP_IDS: [&str; 2] = [MATERIALIZER_APP_ID, ERASE_APP_ID];
+const APP_IDS: [&str; 5] = [
+    MATERIALIZER_APP_ID,
+    ERASE_APP_ID,
+    FLOOR_APP_ID,
+    FORGOTTEN_VERSION_APP_ID,
+    FORGOTTEN_TIME_APP_ID,
+];
 /// The property that carries the id of the log that a snapshot folds.
 const SNAPSHOT_OF: &str = "alluvium.snapshotOf";
 pub(crate) const TAG_MIN_KEY: &str = "alluvium.minKey";
@@ -37,6 +47,8 @@ pub(crate) const TAG_MAX_VERSION: &str = "alluvium.maxVersion";
 pub(crate) const TAG_MAX_EVENT_TIME: &str = "alluvium.maxEventTime";
 pub(crate) const TAG_MAX_COMMIT: &str = "alluvium.maxCommit";
 pub(crate) const TAG_TOMBSTONES: &str = "alluvium.tombstones";
+/// The least event time of a tombstone, in microseconds.
+pub(crate) const TAG_LEAST_TOMBSTONE: &str = "alluvium.leastTombstone";
 pub(crate) const TAG_HASH: &str = "alluvium.hash";
 pub(crate) const TAG_LOG_COMMIT: &str = "alluvium.logCommit";
 
@@ -104,7 +116,7 @@ impl SnapshotState {
 
     /// The log commit up to which the snapshot is the fold; 0, the empty log, without one.
     pub fn log_commit(&self) -> i64 {
-        self.state.as_ref().and_then(|state| state.transaction(MATERIALIZER_APP_ID)).unwrap_or(0)
+        self.transaction(MATERIALIZER_APP_ID).unwrap_or(0)
     }
 
     /// When it was made, in milliseconds since 1970; `None` where no commit tells.
@@ -140,14 +152,36 @@ impl SnapshotState {
         self.files().map(|file| rows_of(file)).sum()
     }
 
-    /// The greatest version of a row.
+    /// The greatest version of a row, also of those that it was made without.
     pub fn max_version(&self) -> Option<i64> {
-        self.files().map(|file| file.integer_tag(TAG_MAX_VERSION).unwrap_or(i64::MAX)).max()
+        let files = self.files().map(|file| file.integer_tag(TAG_MAX_VERSION).unwrap_or(i64::MAX));
+        files.max().max(self.transaction(FORGOTTEN_VERSION_APP_ID))
     }
 
-    /// The greatest event time of a row, in microseconds.
+    /// The greatest event time of a row, also of those that it was made without, in microseconds.
     pub fn max_event_time(&self) -> Option<i64> {
-        self.files().map(|file| file.integer_tag(TAG_MAX_EVENT_TIME).unwrap_or(i64::MAX)).max()
+        let files =
+            self.files().map(|file| file.integer_tag(TAG_MAX_EVENT_TIME).unwrap_or(i64::MAX));
+        files.max().max(self.transaction(FORGOTTEN_TIME_APP_ID))
+    }
+
+    fn transaction(&self, app_id: &str) -> Option<i64> {
+        self.state.as_ref().and_then(|state| state.transaction(app_id))
+    }
+
+    /// The event time, in microseconds, up to which it is without tombstones; `None` where it has all of them.
+    pub fn floor(&self) -> Option<i64> {
+        self.transaction(FLOOR_APP_ID)
+    }
+
+    /// The greatest version and the greatest event time of the tombstones that it was ever made without, if any.
+    pub(crate) fn forgotten(&self) -> Option<(i64, i64)> {
+        self.transaction(FORGOTTEN_VERSION_APP_ID).zip(self.transaction(FORGOTTEN_TIME_APP_ID))
+    }
+
+    /// No tombstone is of an earlier event time, in microseconds; `None` without tombstones.
+    pub fn least_tombstone(&self) -> Option<i64> {
+        self.files().filter_map(|file| least_tombstone(file)).min()
     }
 
     /// Tombstones in all files.
@@ -215,6 +249,15 @@ pub fn least_key(file: &DataFile) -> Option<&str> {
 
 pub(crate) fn is_base(file: &DataFile) -> bool {
     file.add.partition.get(TIER).and_then(Option::as_deref) == Some(BASE)
+}
+
+/// No tombstone of a file is of an earlier event time; `None` without tombstones.
+pub(crate) fn least_tombstone(file: &DataFile) -> Option<i64> {
+    match file.integer_tag(TAG_TOMBSTONES) {
+        Some(0) => None,
+        // Files of earlier versions of the program don't tell; then the bound of all rows is one.
+        _ => file.integer_tag(TAG_LEAST_TOMBSTONE).or(file.stats.min_event_time).or(Some(i64::MIN)),
+    }
 }
 
 pub(crate) fn rows_of(file: &DataFile) -> u64 {

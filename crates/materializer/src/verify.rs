@@ -1,4 +1,5 @@
-//! The proof of the view: fold the log anew, compare with the snapshot, and name the first key that differs.
+//! The proof of the view: fold the log anew, compare with the snapshot, and name the first key that differs. Tombstones at or below the
+//! floor by which the snapshot was made belong to neither.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use crate::hash::{RowsHash, hash_rows};
 use crate::inputs::{check_not_ahead, file_input, file_stream, snapshot_inputs, whole_value};
 use crate::materialize::lost_rows;
 use crate::snapshot::{Snapshot, SnapshotState, file_hash};
+use crate::tombstones::Forgetting;
 
 /// How to verify.
 #[derive(Debug, Clone)]
@@ -152,6 +154,8 @@ async fn open_both(
     inputs.extend(snapshot_inputs(base, &spec, &options.footers));
     let order_by = definition.order_by;
     let from_log = fold(order_by, spec.schema(), inputs, &options.fold).await?;
+    let forgetting = state.floor().map(Forgetting::below);
+    let from_log = Forgetting::of_some(forgetting.as_ref(), from_log);
     let inputs = snapshot_inputs(state, &spec, &options.footers);
     let from_snapshot = fold(order_by, spec.schema(), inputs, &options.fold).await?;
     Ok(Pair { log: Side::new(from_log), snapshot: Side::new(from_snapshot), order_by })

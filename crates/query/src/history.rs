@@ -90,7 +90,7 @@ impl Reader {
         self.check_changes(basis, after, question).await?;
         // What is older decides which rows came late.
         let filter = RowFilter { keys, ..point.filter(basis.commit()) };
-        let files = self.log_files(basis, &filter).await?;
+        let files = self.inner.log.files_as_they_lie(&basis.log, &filter).await?;
         let windows = key_windows(&files, &filter);
         let rows = self.windows(basis, windows, Arrangement::ByKey);
         if after <= 0 {
@@ -125,7 +125,7 @@ impl Reader {
             up_to_commit: Some(basis.commit()),
             ..RowFilter::default()
         };
-        let files = self.log_files(basis, &filter).await?;
+        let files = self.inner.log.files_as_they_lie(&basis.log, &filter).await?;
         let windows = commit_windows(&files, &filter);
         Ok(self.windows(basis, windows, Arrangement::ByCommit))
     }
@@ -158,7 +158,7 @@ impl Reader {
         let append_id: FieldRef = Arc::new(Field::new(APPEND_ID, DataType::Utf8, true));
         let payload = vec![value_field(&definition.stored_fields()), append_id];
         let spec = ReadSpec { payload, filter };
-        let files = self.log_files(basis, &spec.filter).await?;
+        let files = self.inner.log.files_as_they_lie(&basis.log, &spec.filter).await?;
         let spec = &spec;
         let batches: Vec<Vec<RecordBatch>> = stream::iter(files.clone())
             .map(|file| {

@@ -35,5 +35,6 @@ mod spans;
 mod statistics;
 mod time_travel;
 mod times;
+mod tombstones;
 mod types;
 mod vacuum;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    DELETE, EVENT_TIME, Erased, Error, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy, Result,
-    STATE_KEY, STATE_VALUE, StateDefinition, VERSION,
+    DELETE, EVENT_TIME, Erased, Error, Floor, MAX_EVENT_TIME, MIN_EVENT_TIME, OP_TYPE, OrderBy,
+    Result, STATE_KEY, STATE_VALUE, StateDefinition, VERSION,
 };
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
@@ -19,10 +19,10 @@ use crate::format::{ChangeChunk, Fault, format_timestamp, write_value};
 pub(super) fn check_rows(
     chunk: &mut ChangeChunk,
     definition: &StateDefinition,
-    erased: Option<Arc<Erased>>,
+    (erased, floor): (Option<Arc<Erased>>, Option<Floor>),
     now_micros: i64,
 ) -> Result<()> {
-    let rules = Rules::new(&chunk.changes, definition, erased, now_micros)?;
+    let rules = Rules { floor, ..Rules::new(&chunk.changes, definition, erased, now_micros)? };
     let bad: Vec<(usize, Fault)> =
         (0..chunk.len()).filter_map(|row| rules.fault(row).map(|fault| (row, fault))).collect();
     if bad.is_empty() {
@@ -78,6 +78,8 @@ struct Rules {
     order_by: OrderBy,
     max_future_ms: i64,
     latest: i64,
+    /// Up to which event time changes are refused.
+    floor: Option<Floor>,
 }
 
 impl Rules {
@@ -106,6 +108,7 @@ impl Rules {
             order_by: definition.order_by,
             max_future_ms: definition.max_future_ms,
             latest,
+            floor: None,
         })
     }
 
@@ -136,6 +139,17 @@ impl Rules {
             });
         }
         let time = self.times.as_primitive::<TimestampMicrosecondType>().value(row);
+        if let Some(floor) = self.floor.filter(|floor| time <= floor.time) {
+            return Some(
+                Fault::new(format!(
+                    "{}: it is at or below the floor {}, up to which deleted keys may be forgotten already (tombstone_retention); leave the \
+                     row out, or give it the time at which it is made known",
+                    format_timestamp(time),
+                    format_timestamp(floor.time)
+                ))
+                .in_field(EVENT_TIME),
+            );
+        }
         if (MIN_EVENT_TIME..=self.latest).contains(&time) {
             return None;
         }

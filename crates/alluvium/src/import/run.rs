@@ -228,11 +228,14 @@ impl Run {
         self.bytes_read = bytes_read;
         let definition = self.definition(&chunk)?;
         if let Some(definition) = &definition {
-            let erased = match &self.target {
-                Some(target) => newest_markers(target.state.log()).await?,
-                None => None,
+            let refused = match &self.target {
+                Some(target) => {
+                    let log = target.state.log();
+                    (newest_markers(log).await?, log.floor())
+                }
+                None => (None, None),
             };
-            check_rows(&mut chunk, definition, erased, self.store.clock().now_micros())?;
+            check_rows(&mut chunk, definition, refused, self.store.clock().now_micros())?;
         }
         if index == 0 && self.options.after_line > 0 {
             skip_lines(&mut chunk, self.options.after_line)?;

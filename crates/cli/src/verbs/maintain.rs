@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use alluvium::format::format_timestamp;
 use alluvium::{
     ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
-    StepOutcome, Store,
+    StepOutcome, Store, TombstonesReport,
 };
 
 use super::{Outcome, Session, reports};
 use crate::args::{MaintainArgs, OutputFormat, SetArgs};
 use crate::exporter;
 use crate::failure::{ExitCodes, Failure};
-use crate::progress::{bytes, counted, duration};
+use crate::progress::{bytes, counted, duration, thousands};
 
 /// After how long without a sign of life a leader is taken over.
 const TAKEOVER_MS: i64 = 30_000;
@@ -217,6 +218,20 @@ fn tell_archived(done: &ArchiveReport) -> String {
     }
 }
 
+fn tell_forgot(done: &TombstonesReport) -> String {
+    let floor = done.floor.map_or_else(String::new, |floor| {
+        format!("; changes up to {} are refused", format_timestamp(floor))
+    });
+    match done.forgotten {
+        0 => format!("no deleted key to forget: {}{floor}", done.reason),
+        count => format!(
+            "{} of {} forgotten{floor}",
+            counted(count, "deleted key"),
+            thousands(done.tombstones)
+        ),
+    }
+}
+
 fn tell_expired(done: &ExpireReport) -> String {
     let kept = match done.days_kept {
         0 => String::new(),
@@ -277,6 +292,7 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 done.added
             ),
         },
+        StepOutcome::Forgot(done) => tell_forgot(done),
         StepOutcome::Archived(done) => tell_archived(done),
         StepOutcome::NotArchived { .. } => "left alone: every day stays where it is".to_owned(),
         StepOutcome::Expired(done) => tell_expired(done),

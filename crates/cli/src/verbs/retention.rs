@@ -6,7 +6,7 @@ use alluvium::{Error, Horizon, Kept, KeptBy, LeaseCost, Point, Readable, Retenti
 use super::{Outcome, Session};
 use crate::args::{OutputFormat, RetentionVerb};
 use crate::failure::{ExitCodes, Failure};
-use crate::progress::{bytes, counted};
+use crate::progress::{bytes, counted, thousands};
 
 pub(super) async fn run(session: &mut Session<'_>, verb: RetentionVerb) -> Outcome {
     let RetentionVerb::Explain { states, json } = verb;
@@ -93,6 +93,16 @@ fn tell(report: &RetentionReport) -> String {
         }
         _ => lines.push(format!("    drops no day from the log: {}", expire.reason)),
     }
+    let tombstones = &report.next_tombstones;
+    lines.push(match tombstones.forgotten {
+        0 => format!("    forgets no deleted key: {}", tombstones.reason),
+        count => format!(
+            "    forgets {} of {}, and refuses changes up to {} from then on",
+            counted(count, "deleted key"),
+            thousands(tombstones.tombstones),
+            tombstones.floor.map_or_else(String::new, format_timestamp)
+        ),
+    });
     if report.readable == report.readable_after {
         lines.push("    leaves everything readable that is".to_owned());
     } else {

@@ -137,8 +137,12 @@ fn snapshot(figures: &StateStats, now_ms: i64) -> String {
     let written = figures.snapshot_written_ms.map_or_else(String::new, |written| {
         format!(", written {} ago", age((now_ms - written).max(0)))
     });
+    let going = match figures.tombstones_to_forget {
+        0 => String::new(),
+        count => format!(" ({} to be forgotten)", thousands(count)),
+    };
     format!(
-        "{live}, {}, {} and {}, {}, as of commit {}{written}",
+        "{live}, {}{going}, {} and {}, {}, as of commit {}{written}",
         counted(figures.snapshot_tombstones, "tombstone"),
         counted(figures.base_files, "base file"),
         counted(figures.run_files, "run file"),

@@ -12,7 +12,8 @@ use crate::settings::MaintenanceSettings;
 use crate::table::{Action, Attempt, Outcome, TableState};
 
 impl LogInner {
-    /// Commits staged files if none of their keys was erased, which is known up to the commit `checked`.
+    /// Commits staged files if none of their keys was erased, which is known up to the commit `checked`, and none of their rows lies
+    /// at or below the floor.
     pub(crate) async fn commit_append(
         &self,
         files: &[StagedFile],
@@ -29,7 +30,7 @@ impl LogInner {
             let outcome = self
                 .table
                 .commit_with::<()>("WRITE", Some(true), note, &unsynced, |state, commit| {
-                    if Self::has_newer_markers(state, checked) {
+                    if Self::is_to_recheck(state, files, checked) {
                         return Ok(Attempt::Stop(()));
                     }
                     let mut actions: Vec<Action> =
@@ -44,7 +45,7 @@ impl LogInner {
                     self.after_commit(&state, rows)?;
                     return Ok(state.version);
                 }
-                // Keys were erased since the rows were checked.
+                // Keys were erased, or the floor was raised, since the rows were checked.
                 Outcome::Stopped(()) => checked = self.recheck(files).await?,
             }
         }
@@ -85,7 +86,7 @@ impl LogInner {
                 self.commit_checked(files, definition, epoch, (receipt, checked), holds).await?;
             match outcome {
                 EpochAttempt::Done(outcome) => return Ok(outcome),
-                EpochAttempt::NewerMarkers => checked = self.recheck(files).await?,
+                EpochAttempt::ToRecheck => checked = self.recheck(files).await?,
             }
         }
     }
@@ -118,8 +119,8 @@ impl LogInner {
                 if !holds(state) {
                     return Ok(Attempt::Stop(Held::Condition));
                 }
-                if Self::has_newer_markers(state, checked) {
-                    return Ok(Attempt::Stop(Held::NewerMarkers));
+                if Self::is_to_recheck(state, files, checked) {
+                    return Ok(Attempt::Stop(Held::ToRecheck));
                 }
                 let owner = state.transaction(&owner_id).max(known_owner).unwrap_or(0);
                 // The first epoch of a handle makes it the owner; from then on a newer owner ends it.
@@ -140,7 +141,7 @@ impl LogInner {
             .await
             .map_err(|error| error.context(format!("state {}", self.name)))?;
         match outcome {
-            Outcome::Stopped(Held::NewerMarkers) => Ok(EpochAttempt::NewerMarkers),
+            Outcome::Stopped(Held::ToRecheck) => Ok(EpochAttempt::ToRecheck),
             Outcome::Stopped(Held::Condition) => {
                 self.discard(files).await;
                 Ok(EpochAttempt::Done(None))
@@ -169,14 +170,14 @@ impl LogInner {
 enum Held {
     Applied(i64),
     Condition,
-    NewerMarkers,
+    ToRecheck,
 }
 
 /// What one attempt at the commit of an epoch came to.
 enum EpochAttempt {
     Done(Option<EpochOutcome>),
-    /// Keys were erased since the rows were checked.
-    NewerMarkers,
+    /// Keys were erased, or the floor was raised, since the rows were checked.
+    ToRecheck,
 }
 
 fn fenced(app_id: &str, owner: i64, mine: i64) -> Error {

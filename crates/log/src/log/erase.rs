@@ -1,4 +1,5 @@
-//! The log's part in an erase: markers are set and lifted, and rows of marked keys are refused until the moment of their commit.
+//! The log's part in an erase: markers are set and lifted, and rows of marked keys, as those below the floor, are refused until the
+//! moment of their commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use serde_json::json;
 use super::{Log, LogInner, StagedFile};
 use crate::erased::{ERASE_APP_ID, ERASED_APP_ID, Erased, KeyErased};
 use crate::error::{Error, Result};
+use crate::floor::{BelowFloor, Floor};
 use crate::read::{FooterCache, ReadSpec, RowFilter, read_file};
 use crate::rows::LogRows;
 use crate::table::{Action, Attempt, DataFile, Outcome, TableState};
@@ -143,29 +145,41 @@ impl LogInner {
         Ok((commit, erased))
     }
 
-    /// Refuses rows of erased keys, as of the newest commit known here.
-    pub(crate) fn without_erased(&self, rows: LogRows) -> Result<LogRows> {
-        let (checked, erased) = self.erased_in(&self.table.state())?;
+    /// Refuses rows of erased keys, and rows at or below the floor, as of the newest commit known here.
+    pub(crate) fn admitted(&self, rows: LogRows) -> Result<LogRows> {
+        let state = self.table.state();
+        let (checked, erased) = self.erased_in(&state)?;
         if let Some(erased) = erased {
             erased.check(rows.keys())?;
+        }
+        if let Some(floor) = Floor::of(&state) {
+            floor.check(&rows)?;
         }
         Ok(LogRows { checked, ..rows })
     }
 
-    /// Whether markers were changed after those by which the keys of staged files were checked.
-    pub(super) fn has_newer_markers(state: &TableState, checked: i64) -> bool {
-        state.transaction(ERASE_APP_ID).is_some_and(|commit| commit > checked)
+    /// Whether staged files have to be looked into before they are committed: markers were changed after those by which their keys
+    /// were checked, or the floor was raised above some of their rows.
+    pub(super) fn is_to_recheck(state: &TableState, files: &[StagedFile], checked: i64) -> bool {
+        let is_newer = |commit| commit > checked;
+        state.transaction(ERASE_APP_ID).is_some_and(is_newer)
+            || Floor::of(state).is_some_and(|floor| files_below(floor, files))
     }
 
-    /// Checks the keys of staged files by the newest markers; gives the commit of these. Files with an erased key are removed.
+    /// Checks the rows of staged files by the newest markers and the floor; gives the commit of the markers. Where a row is refused
+    /// the files are removed.
     pub(super) async fn recheck(&self, files: &[StagedFile]) -> Result<i64> {
-        let (commit, erased) = self.erased_in(&self.table.state())?;
-        let Some(erased) = erased else { return Ok(commit) };
+        let state = self.table.state();
+        let (commit, erased) = self.erased_in(&state)?;
+        let floor = Floor::of(&state).filter(|floor| files_below(*floor, files));
+        if erased.is_none() && floor.is_none() {
+            return Ok(commit);
+        }
         self.table.ensure_written(Self::unsynced(files)).await?;
         let spec = ReadSpec { payload: Vec::new(), filter: RowFilter::default() };
         for file in files {
             let file = Arc::new(DataFile::uncommitted(file.add.clone()));
-            let checked = match self.check_file(&file, &spec, &erased).await {
+            let checked = match self.check_file(&file, &spec, erased.as_deref(), floor).await {
                 // An erase removes what holds its keys and is not committed yet.
                 Err(error) if error.is_of_missing_file() => Err(KeyErased::error(format!(
                     "rows that were staged in {}, which an erase removed",
@@ -174,25 +188,39 @@ impl LogInner {
                 other => other,
             };
             if let Err(error) = checked {
-                if KeyErased::is_cause_of(&error) {
+                if KeyErased::is_cause_of(&error) || BelowFloor::is_cause_of(&error) {
                     self.discard(files).await;
                 }
                 return Err(error.context(format!("state {}", self.name)));
             }
         }
-        Ok(commit)
+        match floor {
+            None => Ok(commit),
+            Some(_) => Err(Error::internal("rows below the floor by their bounds only")),
+        }
     }
 
     async fn check_file(
         &self,
         file: &Arc<DataFile>,
         spec: &ReadSpec,
-        erased: &Erased,
+        erased: Option<&Erased>,
+        floor: Option<Floor>,
     ) -> Result<()> {
         let mut rows = read_file(&self.table, file, spec, &FooterCache::new(0)).await?;
         while let Some(batch) = rows.try_next().await? {
-            erased.check(batch.column(0).as_string())?;
+            if let Some(erased) = erased {
+                erased.check(batch.column(0).as_string())?;
+            }
+            if let Some(floor) = floor {
+                floor.check_folded(&batch)?;
+            }
         }
         Ok(())
     }
+}
+
+/// Whether some staged rows lie at or below the floor. Bounds may be cut to milliseconds, which a floor is never within.
+fn files_below(floor: Floor, files: &[StagedFile]) -> bool {
+    files.iter().any(|file| floor.may_exceed(&DataFile::uncommitted(file.add.clone())))
 }

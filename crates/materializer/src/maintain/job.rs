@@ -16,6 +16,7 @@ use super::archive::{ArchiveReport, archive};
 use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
 use super::stop::StopSignal;
+use super::tombstones::{TombstonesReport, forget_tombstones, tombstones_to_forget};
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
 use crate::snapshot::{GridReport, Horizon, Snapshot};
 
@@ -30,6 +31,8 @@ pub enum MaintainStep {
     Materialize,
     /// Keep the snapshots that the grid asks for, and let go of those that it asks for no more.
     Grid,
+    /// Refuse changes that are older than deleted keys are remembered, and forget those keys.
+    Tombstones,
     /// Merge the log's files by days.
     Compact,
     /// Move the days of the log that are over for long to its archive.
@@ -46,9 +49,10 @@ pub enum MaintainStep {
 
 impl MaintainStep {
     /// All steps, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Materialize,
         Self::Grid,
+        Self::Tombstones,
         Self::Compact,
         Self::Archive,
         Self::Expire,
@@ -62,6 +66,7 @@ impl MaintainStep {
         match self {
             Self::Materialize => "materialize",
             Self::Grid => "grid",
+            Self::Tombstones => "tombstones",
             Self::Compact => "compact",
             Self::Archive => "archive",
             Self::Expire => "expire",
@@ -119,6 +124,8 @@ pub enum StepOutcome {
     },
     /// Snapshots were kept for the grid, and let go of.
     Grid(GridReport),
+    /// Deleted keys were forgotten.
+    Forgot(TombstonesReport),
     /// Files of the log were merged.
     Compacted(CompactReport),
     /// Days moved from the log to its archive.
@@ -327,6 +334,14 @@ async fn run(
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
         MaintainStep::Grid => snapshot.keep_grid(dry_run).await.map(StepOutcome::Grid),
+        MaintainStep::Tombstones => {
+            let options = &options.materialize;
+            let report = match dry_run {
+                true => tombstones_to_forget(snapshot, &options.fold, &options.footers).await,
+                false => forget_tombstones(snapshot, options).await,
+            };
+            report.map(StepOutcome::Forgot)
+        }
         MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
         MaintainStep::Archive if !options.with_archive => {
             Ok(StepOutcome::NotArchived { stays_hot: true })

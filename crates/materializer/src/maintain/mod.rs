@@ -8,6 +8,7 @@ mod job;
 mod plan;
 mod retention;
 mod stop;
+mod tombstones;
 
 pub use archive::{ArchiveReport, archive};
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};
@@ -20,3 +21,4 @@ pub use retention::{
     Kept, KeptBy, LeaseCost, Readable, RetentionReport, SavepointCost, explain_retention,
 };
 pub use stop::StopSignal;
+pub use tombstones::{TombstonesReport, forget_tombstones, tombstones_to_forget};

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::archive::{ArchiveReport, archive};
 use super::expire::{ExpireReport, expire};
+use super::tombstones::{TombstonesReport, planned};
 use crate::snapshot::{Horizon, Savepoint, Snapshot};
 
 /// What is kept of a state, and why.
@@ -33,6 +34,8 @@ pub struct RetentionReport {
     pub next_archive: ArchiveReport,
     /// The days that the next run would drop from the log, or why none.
     pub next_expire: ExpireReport,
+    /// The deleted keys that the next run would forget, or why none.
+    pub next_tombstones: TombstonesReport,
     /// Commits that the next run would remove, of both tables.
     pub next_commits: u64,
     /// Data files that the next run would remove, of both tables.
@@ -252,6 +255,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         leases: leases.into_iter().map(LeaseCost::from).collect(),
         next_archive,
         next_expire,
+        next_tombstones: planned(snapshot).await?,
         next_commits: commits.iter().map(|report| report.commits_removed).sum(),
         next_files: vacuumed.iter().map(|report| report.paths.len() as u64).sum(),
         next_bytes: next_bytes + commits.iter().map(|report| report.bytes_removed).sum::<u64>(),

@@ -14,8 +14,8 @@ mod examine;
 use std::collections::BTreeMap;
 
 use alluvium_log::{
-    DataFile, Error, ErrorKind, FileAdd, NO_SUM, Pins, Result, Table, TableState, VACUUM_APP_ID,
-    check_text, seal_text, validate_state_name,
+    DataFile, Error, ErrorKind, FLOOR_APP_ID, FileAdd, NO_SUM, Pins, Result, Table, TableState,
+    VACUUM_APP_ID, check_text, seal_text, validate_state_name,
 };
 pub use examine::examine_savepoints;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -24,7 +24,9 @@ use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{MATERIALIZER_APP_ID, Snapshot, SnapshotState};
+use super::{
+    FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, Snapshot, SnapshotState,
+};
 
 /// Records that are read at the same time.
 const READ_CONCURRENCY: usize = 8;
@@ -58,6 +60,12 @@ pub struct Savepoint {
     /// When rows of erased keys were taken out of it, in milliseconds since 1970; none while it is as it was made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub erased_ms: Option<i64>,
+    /// Up to which event time it is without tombstones, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) floor: Option<i64>,
+    /// The greatest version and the greatest event time that it may have been made without.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) forgotten: Option<(i64, i64)>,
     /// The id of the log that the snapshot is of.
     pub(super) log_id: String,
     /// Tells the record from another one under the same name.
@@ -134,7 +142,15 @@ impl Savepoint {
     pub(super) fn state(&self, table: &Arc<Table>) -> SnapshotState {
         let now = table.state();
         let files = self.files.iter().map(|file| file.add(self.created_ms)).collect();
-        let transactions = vec![(MATERIALIZER_APP_ID.to_owned(), self.log_commit)];
+        let known = [
+            (MATERIALIZER_APP_ID, Some(self.log_commit)),
+            (FLOOR_APP_ID, self.floor),
+            (FORGOTTEN_VERSION_APP_ID, self.forgotten.map(|(version, _)| version)),
+            (FORGOTTEN_TIME_APP_ID, self.forgotten.map(|(_, time)| time)),
+        ];
+        let transactions = known.into_iter();
+        let transactions =
+            transactions.filter_map(|(app_id, last)| Some((app_id.to_owned(), last?))).collect();
         let state = TableState::of_files(self.snapshot_version, &now, files, transactions);
         SnapshotState { table: Some(table.clone()), state: Some(Arc::new(state)) }
     }
@@ -237,6 +253,8 @@ impl Snapshot {
             made_ms: state.made_ms().unwrap_or(0),
             is_grid: false,
             erased_ms: None,
+            floor: state.floor(),
+            forgotten: state.forgotten(),
             log_id: self.inner.log.state().metadata.id.clone(),
             id: format!("{:032x}", alluvium_log::random::<u128>()),
             released_ms: None,
