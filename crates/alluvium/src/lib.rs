@@ -65,10 +65,10 @@ pub use alluvium_materializer::{
     EraseReceipt, ErasedFile, ExpireReport, Footprint, ForkOutcome, ForkReport, GridReport,
     Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
     MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
-    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport,
+    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport, validate_savepoint_name,
 };
 pub use alluvium_query::{
-    Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,
+    Basis, HistoryExpired, Lookup, NamedPoint, Point, Reader, ScanSources, SqlSession, SqlSettings,
     diff_schema, history_schema, parse_time, sql_error,
 };
 pub use arrow;
