@@ -316,7 +316,7 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 log.reason
             )
         }
-        StepOutcome::Vacuumed { log, snapshot, archive } => {
+        StepOutcome::Vacuumed { log, snapshot, archive, staged } => {
             let all = [Some(log), snapshot.as_ref(), archive.as_ref()];
             let sum = |of: fn(&alluvium::VacuumReport) -> u64| -> u64 {
                 all.iter().flatten().map(|report| of(report)).sum()
@@ -324,9 +324,9 @@ fn tell_step(outcome: &StepOutcome) -> String {
             format!(
                 "{} and {} removed ({}); {} may still be committed",
                 counted(sum(|report| report.files_removed), "old file"),
-                counted(sum(|report| report.orphans_removed), "left-over"),
-                bytes(sum(|report| report.bytes_removed)),
-                counted(sum(|report| report.orphans_kept), "file")
+                counted(sum(|report| report.orphans_removed) + staged.files_removed, "left-over"),
+                bytes(sum(|report| report.bytes_removed) + staged.bytes_removed),
+                counted(sum(|report| report.orphans_kept) + staged.files_kept, "file")
             )
         }
     }
