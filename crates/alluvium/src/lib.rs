@@ -57,8 +57,8 @@ pub use alluvium_log::{
     ArchiveUnreachable, BelowFloor, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome,
     Error, ErrorKind, FileRole, Floor, Hold, HoldStatus, KeyErased, KeyFilter, Log,
     MaintenanceSettings, ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result,
-    SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table,
-    VacuumReport, duration_text, parse_duration, validate_state_name,
+    SnapshotGrid, StagedReport, StateDefinition, StateSettings, Storage, StorageOptions,
+    SystemClock, Table, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
