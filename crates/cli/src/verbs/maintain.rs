@@ -206,15 +206,23 @@ fn tell_archived(done: &ArchiveReport) -> String {
         0 => String::new(),
         days => format!("; {} past hot_days stay for now", counted(days, "day")),
     };
+    let merged = match done.merged.files_removed {
+        0 => String::new(),
+        files => format!(
+            "; {} of {} there merged",
+            counted(files, "file"),
+            counted(done.merged.days.len() as u64, "day")
+        ),
+    };
     match (done.days.first(), done.days.last()) {
         (Some(first), Some(last)) => format!(
-            "{} of {}, {first} to {last} ({}), to {}{kept}",
+            "{} of {}, {first} to {last} ({}), to {}{kept}{merged}",
             counted(done.rows, "row"),
             counted(done.days.len() as u64, "day"),
             bytes(done.bytes),
             done.place
         ),
-        _ => format!("nothing to move{kept}: {}", done.reason),
+        _ => format!("nothing to move{kept}: {}{merged}", done.reason),
     }
 }
 

@@ -344,11 +344,17 @@ async fn run(
             };
             report.map(StepOutcome::Forgot)
         }
-        MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
+        MaintainStep::Compact => {
+            let options = compact_options(snapshot, options);
+            compact(snapshot.log(), &options).await.map(StepOutcome::Compacted)
+        }
         MaintainStep::Archive if !options.with_archive => {
             Ok(StepOutcome::NotArchived { stays_hot: true })
         }
-        MaintainStep::Archive => archive(snapshot, dry_run).await.map(StepOutcome::Archived),
+        MaintainStep::Archive => {
+            let merging = compact_options(snapshot, options);
+            archive(snapshot, Some(&merging), dry_run).await.map(StepOutcome::Archived)
+        }
         MaintainStep::Expire => {
             expire(snapshot, options.with_archive, dry_run).await.map(StepOutcome::Expired)
         }
@@ -399,17 +405,16 @@ async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Res
     Ok(StepOutcome::ToMaterialize { commits: state.version - from, rows })
 }
 
-async fn compact_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<CompactReport> {
+fn compact_options(snapshot: &Snapshot, options: &MaintainOptions) -> CompactOptions {
     let state = snapshot.state();
-    let options = CompactOptions {
+    CompactOptions {
         fold: options.materialize.fold.clone(),
         file_rows: options.materialize.layout.compacted_file_rows,
         footers: options.materialize.footers.clone(),
         // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
         up_to_commit: state.table().map_or(i64::MAX, |_| state.log_commit()),
         dry_run: options.dry_run,
-    };
-    compact(snapshot.log(), &options).await
+    }
 }
 
 /// Writes a checkpoint if enough has happened since the last one.

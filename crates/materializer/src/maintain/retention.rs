@@ -180,7 +180,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let settings = log.maintenance_settings()?;
     let savepoints = snapshot.savepoints().await?;
     let leases = log.leases().alive(log.clock().now_ms()).await?;
-    let next_archive = archive(snapshot, true).await?;
+    let next_archive = archive(snapshot, None, true).await?;
     let next_expire = expire(snapshot, true, true).await?;
     let orphan_grace_ms = settings.orphan_grace_ms;
     let vacuum =
