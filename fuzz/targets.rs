@@ -15,8 +15,8 @@ use alluvium::format::{
     write_value,
 };
 use alluvium::{
-    Error, ErrorKind, KeyFilter, OrderBy, Point, ProcessSettings, StateDefinition, StateSettings,
-    Storage, Store, duration_text, parse_bytes, parse_duration, parse_time,
+    Error, ErrorKind, KeyFilter, NamedPoint, OrderBy, Point, ProcessSettings, StateDefinition,
+    StateSettings, Storage, Store, duration_text, parse_bytes, parse_duration, parse_time,
 };
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields};
@@ -134,6 +134,10 @@ pub fn points(data: &[u8]) {
     if let Some(point) = accept(text.parse::<Point>()) {
         let written = point.to_string();
         assert_eq!(written.parse::<Point>().unwrap(), point, "{written}");
+    }
+    if let Some(point) = accept(text.parse::<NamedPoint>()) {
+        let written = point.to_string();
+        assert_eq!(written.parse::<NamedPoint>().unwrap(), point, "{written}");
     }
     accept(parse_time(text));
     if let Some(micros) = accept(parse_timestamp(text)) {

@@ -38,11 +38,16 @@ pub struct Fork {
     pub status: ForkStatus,
 }
 
+/// What the store keeps beside its states.
+const STORE_FOLDER: &str = "_alluvium";
+
 /// What was left of forks by those who died.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOvers {
     /// Those that were removed.
     pub(crate) removed: Vec<String>,
+    /// Files of the store's own folder that killed processes had begun to write.
+    pub(crate) staged: Vec<String>,
     /// Those that could not be.
     pub(crate) failed: Vec<(String, Error)>,
 }
@@ -130,9 +135,16 @@ impl Store {
         drop_fork(self.storage(), name, &self.log_options()).await
     }
 
-    /// Removes what is left of forks whose maker, or dropper, died longer ago than what no version has stays.
+    /// Removes what is left of forks whose maker, or dropper, died longer ago than what no version has stays, and of writes beside
+    /// the states.
     pub(crate) async fn remove_left_overs(&self, dry_run: bool) -> LeftOvers {
         let mut found = LeftOvers::default();
+        let grace_ms = MaintenanceSettings::default().orphan_grace_ms;
+        let cutoff_ms = self.clock().now_ms().saturating_sub(grace_ms);
+        match self.storage().remove_staged(STORE_FOLDER, cutoff_ms, dry_run).await {
+            Ok(report) => found.staged = report.paths,
+            Err(error) => found.failed.push((format!("({STORE_FOLDER})"), error)),
+        }
         let forks = match NameFolder::of(self.storage()).forks().await {
             Ok(forks) => forks,
             Err(error) => {

@@ -57,18 +57,18 @@ pub use alluvium_log::{
     ArchiveUnreachable, BelowFloor, Clock, Damage, DataFile, Durability, EpochCommit, EpochOutcome,
     Error, ErrorKind, FileRole, Floor, Hold, HoldStatus, KeyErased, KeyFilter, Log,
     MaintenanceSettings, ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result,
-    SnapshotGrid, StateDefinition, StateSettings, Storage, StorageOptions, SystemClock, Table,
-    VacuumReport, duration_text, parse_duration, validate_state_name,
+    SnapshotGrid, StagedReport, StateDefinition, StateSettings, Storage, StorageOptions,
+    SystemClock, Table, VacuumReport, duration_text, parse_duration, validate_state_name,
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
     EraseReceipt, ErasedFile, ExpireReport, Footprint, ForkOutcome, ForkReport, GridReport,
     Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
     MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
-    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport,
+    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport, validate_savepoint_name,
 };
 pub use alluvium_query::{
-    Basis, HistoryExpired, Lookup, Point, Reader, ScanSources, SqlSession, SqlSettings,
+    Basis, HistoryExpired, Lookup, NamedPoint, Point, Reader, ScanSources, SqlSession, SqlSettings,
     diff_schema, history_schema, parse_time, sql_error,
 };
 pub use arrow;

@@ -6,7 +6,7 @@ use alluvium_log::{
 use alluvium_materializer::{
     BatchStream, CompactOptions, CompactReport, EraseOptions, EraseReceipt, FoldSettings,
     LayoutSettings, MaintainOptions, MaintainReport, MaintainStep, MaterializeOptions,
-    MaterializeReport, RetentionReport, Savepoint, Snapshot, StepOutcome, StopSignal,
+    MaterializeReport, RetentionReport, Savepoint, SharedFiles, Snapshot, StepOutcome, StopSignal,
     VerifyOptions, VerifyReport, compaction_debt, erase, explain_retention, maintain, materialize,
     tombstones_to_forget, validate_savepoint_name, verify, whole_value,
 };
@@ -336,8 +336,9 @@ impl RawState {
         let debt = compaction_debt(&self.log, basis.log(), &options)?;
         let forgetting =
             tombstones_to_forget(&self.snapshot, &self.fold, self.reader.footers()).await?;
+        let shared = SharedFiles::of(&self.snapshot).await?;
         let now_ms = self.log.clock().now_ms();
-        Ok(StateStats::of(self.name(), basis, (&debt, &forgetting), now_ms))
+        Ok(StateStats::of(self.name(), basis, (&debt, &forgetting), &shared, now_ms))
     }
 
     pub(crate) fn fold_settings(&self) -> &FoldSettings {

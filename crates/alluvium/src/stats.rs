@@ -5,7 +5,7 @@ mod depth;
 use std::collections::BTreeMap;
 
 use alluvium_log::{DT, DataFile, Floor, OrderBy};
-use alluvium_materializer::{ArchiveTotals, CompactReport, TombstonesReport};
+use alluvium_materializer::{ArchiveTotals, CompactReport, SharedFiles, TombstonesReport};
 use alluvium_query::Basis;
 use serde::Serialize;
 
@@ -46,6 +46,8 @@ pub struct StateStats {
     pub log_files: u64,
     /// Bytes of the log's files.
     pub log_bytes: u64,
+    /// Those of them that forks, or the state that this one is a fork of, have too.
+    pub log_shared_bytes: u64,
     /// UTC days that the log has rows of.
     pub log_days: u64,
     /// The first of those days.
@@ -72,6 +74,8 @@ pub struct StateStats {
     pub run_files: u64,
     /// Bytes of the snapshot's files.
     pub snapshot_bytes: u64,
+    /// Those of them that forks, or the state that this one is a fork of, have too.
+    pub snapshot_shared_bytes: u64,
     /// Commits that the snapshot does not fold yet.
     pub tail_commits: i64,
     /// Rows of those commits.
@@ -105,6 +109,7 @@ impl StateStats {
         state: &str,
         basis: &Basis,
         (debt, forgetting): (&CompactReport, &TombstonesReport),
+        shared: &SharedFiles,
         now_ms: i64,
     ) -> Self {
         let (log, snapshot) = (basis.log(), basis.snapshot());
@@ -122,6 +127,7 @@ impl StateStats {
             log_rows: days.values().map(|day| day.rows).sum(),
             log_files: log.file_count() as u64,
             log_bytes: log.files().map(|file| file.add.size).sum(),
+            log_shared_bytes: bytes_of(log.files(), |path| shared.has_of_log(path)),
             log_days: days.len() as u64,
             first_day: days.keys().next().cloned(),
             last_day: days.keys().next_back().cloned(),
@@ -135,6 +141,7 @@ impl StateStats {
             base_files: snapshot.base().len() as u64,
             run_files: snapshot.runs().len() as u64,
             snapshot_bytes: snapshot.bytes(),
+            snapshot_shared_bytes: bytes_of(snapshot.files(), |path| shared.has_of_snapshot(path)),
             tail_commits: basis.commit() - snapshot.log_commit(),
             tail_rows: tail().map(|file| file.stats.rows.unwrap_or(0)).sum(),
             tail_age_ms: oldest_in_tail.map(|oldest| (now_ms - oldest).max(0)),
@@ -152,6 +159,14 @@ impl StateStats {
             depth: None,
         }
     }
+}
+
+/// The bytes of some files, those of them whose paths count.
+fn bytes_of<'a>(
+    files: impl Iterator<Item = &'a std::sync::Arc<DataFile>>,
+    counts: impl Fn(&str) -> bool,
+) -> u64 {
+    files.filter(|file| counts(&file.add.path)).map(|file| file.add.size).sum()
 }
 
 fn days_of<'a>(

@@ -110,7 +110,9 @@ pub use settings::{
     GridLevel, LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings,
     SnapshotGrid, duration_text, parse_duration,
 };
-pub use storage::{Durability, RemoteSettings, Storage, StorageOptions, validate_state_name};
+pub use storage::{
+    Durability, RemoteSettings, StagedReport, Storage, StorageOptions, validate_state_name,
+};
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, Damage, DataFile,
     Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, LinkPlan, Linking,

@@ -60,7 +60,9 @@ pub use fold::{
     BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,
     merge_partly,
 };
-pub use fork::{DropReport, ForkOptions, ForkOutcome, ForkReport, drop_fork, fork, is_left_over};
+pub use fork::{
+    DropReport, ForkOptions, ForkOutcome, ForkReport, SharedFiles, drop_fork, fork, is_left_over,
+};
 pub use hash::{RowsHash, hash_rows};
 pub use inputs::{file_input, file_stream, file_stream_with, snapshot_inputs, whole_value};
 pub use layout::LayoutSettings;

@@ -88,7 +88,7 @@ impl FromStr for Point {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |part: &str| {
             Error::invalid(format!(
-                "{part:?} is not a point: write latest, commit:N, version:N, time:2024-01-15T10:30:00Z, or several with commas between"
+                "{part:?} is not a point: write latest, commit:N, version:N, time:2024-01-15T10:30:00Z, savepoint:NAME, or several with commas between"
             ))
         };
         let mut point = Self::LATEST;
@@ -97,6 +97,11 @@ impl FromStr for Point {
                 continue;
             }
             let (kind, value) = part.split_once(':').ok_or_else(|| wrong(part))?;
+            if kind.trim() == "savepoint" {
+                return Err(Error::invalid(format!(
+                    "{part:?} is a point of one state: read it as a NamedPoint, and ask the state's reader for the point"
+                )));
+            }
             let number = || value.trim().parse::<i64>().map_err(|_| wrong(part));
             let slot = match kind.trim() {
                 "commit" => (&mut point.commit, number()?),

@@ -5,6 +5,7 @@ mod erase;
 mod faults;
 mod program;
 mod promote;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

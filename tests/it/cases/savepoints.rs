@@ -6,6 +6,8 @@ use alluvium::{
     ErrorKind, HistoryExpired, KeptBy, MaintainStep, ManualClock, Point, RawState, StepOutcome,
 };
 use futures::future::join_all;
+mod named;
+
 use std::error::Error as _;
 
 use crate::support::faults::{FaultyStore, maintain_to_death, open};

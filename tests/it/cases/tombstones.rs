@@ -589,3 +589,29 @@ async fn tmb_08_what_can_not_hold_is_refused_and_a_floor_stays_when_the_setting_
     assert_eq!(n_of(&state, Point::at_time(START), "a").await, Some(1));
     assert_eq!(n_of(&state, Point::at_version(1), "a").await, Some(1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tmb_10_what_is_not_folded_when_the_floor_is_raised_again_is_folded_without_it_or_keeps_it()
+{
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_time(&home.open_at(&clock).await, "s").await;
+    let_forget(&state).await;
+    deleted(&state, &clock).await;
+    // A deletion that is in the log, and not in the snapshot, when the floor goes above it.
+    append(&state, &[("other", 5, None)], START + 2 * DAY).await;
+    assert_eq!(forget(&state, false).await.forgotten, 2);
+    assert_eq!(state.snapshot().state().tombstones(), 0);
+    let floor = state.log().floor().unwrap();
+    assert!(state.verify().await.unwrap().is_sound());
+
+    append(&state, &[("kept", 6, None)], START + 4 * DAY).await;
+    state.materialize(false).await.unwrap();
+    let late = n_batch_at(&[("gone", 2, Some(5))], &[START + DAY / 2]);
+    delta::append(&home.table("s", "log"), &late).await;
+    clock.set(START + 20 * DAY);
+    let report = forget(&state, false).await;
+    assert!(!report.is_raised && report.reason.contains("not folded yet"), "{report:?}");
+    assert_eq!(state.log().floor(), Some(floor), "a higher floor would hide what came in below");
+    assert_eq!(state.materialize(false).await.unwrap_err().kind(), ErrorKind::Corrupt);
+}

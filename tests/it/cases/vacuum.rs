@@ -1,5 +1,7 @@
 //! Vacuum: what goes is what no kept version has, by the log and not by the age of files; what is listed is what goes.
 
+mod staged;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;

@@ -57,6 +57,8 @@ pub struct RunReport {
     pub left_out: Vec<String>,
     /// Forks whose making or dropping was cut off long ago, of which the rest was removed; only by a run over all states with a vacuum.
     pub forks_removed: Vec<String>,
+    /// Files beside the states that killed processes had begun to write, in a local folder; those of states are told with each state.
+    pub staged_removed: Vec<String>,
     /// How long it took.
     pub elapsed_ms: u64,
 }
@@ -149,6 +151,7 @@ impl Maintainer {
                 failed: Vec::new(),
                 left_out: Vec::new(),
                 forks_removed: Vec::new(),
+                staged_removed: Vec::new(),
                 elapsed_ms: 0,
             },
             errors: Vec::new(),
@@ -190,6 +193,7 @@ impl Maintainer {
         if options.states.is_empty() && has_vacuum && !stop.is_wanted() {
             let left = self.store.remove_left_overs(options.dry_run).await;
             run.report.forks_removed = left.removed;
+            run.report.staged_removed = left.staged;
             for (state, error) in left.failed {
                 run.report.failed.push(FailedState { state, error: error.to_string() });
                 run.errors.push(error);

@@ -1,6 +1,6 @@
 //! Arguments of the verb about forks.
 
-use alluvium::Point;
+use alluvium::NamedPoint;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
@@ -29,9 +29,9 @@ pub(crate) struct ForkArgs {
     /// The name of the new state: 1 to 128 of a-z A-Z 0-9 _ -
     #[arg(required = true)]
     pub(crate) name: Option<String>,
-    /// The commit that it begins at, as commit:N [default: the newest one]
+    /// The commit that it begins at, as commit:N or savepoint:NAME [default: the newest one]
     #[arg(long, value_name = "POINT", value_parser = super::read::point, conflicts_with = "savepoint")]
-    pub(crate) at: Option<Point>,
+    pub(crate) at: Option<NamedPoint>,
     /// The commit that a savepoint keeps
     #[arg(long, value_name = "NAME")]
     pub(crate) savepoint: Option<String>,

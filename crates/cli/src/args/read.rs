@@ -1,10 +1,10 @@
 //! Arguments of the verbs that read.
 
-use alluvium::{KeyFilter, Point, parse_time};
+use alluvium::{KeyFilter, NamedPoint, Point, parse_time};
 use clap::Args;
 
 /// The point that is asked about; the latest state when nothing is given.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct PointArgs {
     /// As the store knew it with this commit
     #[arg(long, value_name = "N", help_heading = "Point (several together: all count)")]
@@ -20,11 +20,15 @@ pub(crate) struct PointArgs {
     /// Up to this event time, such as 2024-01-15T10:30:00Z
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Point (several together: all count)")]
     time: Option<i64>,
+    /// As the store knew it with the commit that this savepoint keeps
+    #[arg(long, value_name = "NAME", value_parser = savepoint, conflicts_with = "commit", help_heading = "Point (several together: all count)")]
+    savepoint: Option<String>,
 }
 
 impl PointArgs {
-    pub(crate) fn point(&self) -> Point {
-        Point { commit: self.commit, version: self.version, event_time: self.time }
+    pub(crate) fn point(&self) -> NamedPoint {
+        let point = Point { commit: self.commit, version: self.version, event_time: self.time };
+        NamedPoint { point, savepoint: self.savepoint.clone() }
     }
 }
 
@@ -32,7 +36,12 @@ fn time(text: &str) -> Result<i64, String> {
     parse_time(text).map_err(|error| error.to_string())
 }
 
-pub(super) fn point(text: &str) -> Result<Point, String> {
+fn savepoint(text: &str) -> Result<String, String> {
+    alluvium::validate_savepoint_name(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+pub(super) fn point(text: &str) -> Result<NamedPoint, String> {
     text.parse().map_err(|error: alluvium::Error| error.to_string())
 }
 
@@ -65,6 +74,7 @@ impl RangeArgs {
 Examples:
   alluvium get users u1
   alluvium get users u1 u2 --time 2024-01-15T10:30:00Z
+  alluvium get users u1 --savepoint before-migration
   alluvium get users u1 --commit 7 --time 2024-01-15T10:30:00Z    what was known then about then
   alluvium get users -- --odd-key
   alluvium get orders --composite '[\"eu\", 42]'                    a key of two columns
@@ -135,19 +145,20 @@ pub(crate) struct HistoryArgs {
 Examples:
   alluvium diff users commit:5 latest
   alluvium diff users time:2024-01-15T00:00:00Z time:2024-01-16T00:00:00Z
+  alluvium diff users savepoint:before-migration latest
   alluvium diff users commit:5,time:2024-01-15T00:00:00Z latest
 
-A point is latest, commit:N, version:N, time:T, or several with commas between. A key whose value
+A point is latest, commit:N, version:N, time:T, savepoint:NAME, or several with commas between. A key whose value
 is the same at both points is not listed.")]
 pub(crate) struct DiffArgs {
     /// The state
     pub(crate) state: String,
     /// The first point
     #[arg(value_name = "POINT", value_parser = point, id = "from_point")]
-    pub(crate) from: Point,
+    pub(crate) from: NamedPoint,
     /// The second point
     #[arg(value_name = "POINT", value_parser = point, id = "to_point")]
-    pub(crate) to: Point,
+    pub(crate) to: NamedPoint,
     #[command(flatten)]
     pub(crate) keys: RangeArgs,
     /// At most so many rows

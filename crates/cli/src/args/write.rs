@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use alluvium::format::{ChangeMapping, InputFormat};
-use alluvium::{Durability, KeyFilter, OrderBy, Point, RestoreOptions};
+use alluvium::{Durability, KeyFilter, NamedPoint, OrderBy, Point, RestoreOptions};
 use clap::{Args, ValueEnum};
 
 /// How a file of changes is written.
@@ -115,9 +115,9 @@ it may be repeated; with --id also after others have changed the keys again.")]
 pub(crate) struct RestoreArgs {
     /// The state
     pub(crate) state: String,
-    /// The point: commit:N, version:N, time:T, or several with commas between
+    /// The point: commit:N, version:N, time:T, savepoint:NAME, or several with commas between
     #[arg(long, value_name = "POINT", value_parser = super::read::point)]
-    pub(crate) to: Point,
+    pub(crate) to: NamedPoint,
     /// Only these keys
     #[arg(long, value_name = "KEY", num_args = 1.., conflicts_with = "prefix")]
     pub(crate) keys: Vec<String>,
@@ -136,13 +136,13 @@ pub(crate) struct RestoreArgs {
 }
 
 impl RestoreArgs {
-    pub(crate) fn options(&self) -> RestoreOptions {
+    pub(crate) fn options(&self, to: Point) -> RestoreOptions {
         let keys = match (&self.prefix, self.keys.is_empty()) {
             (Some(prefix), _) => KeyFilter::prefix(prefix),
             (None, true) => KeyFilter::All,
             (None, false) => KeyFilter::keys(self.keys.iter().cloned()),
         };
-        RestoreOptions { to: self.to, keys, id: self.id.clone(), dry_run: self.dry_run }
+        RestoreOptions { to, keys, id: self.id.clone(), dry_run: self.dry_run }
     }
 }
 

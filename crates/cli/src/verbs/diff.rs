@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alluvium::format::write_value;
-use alluvium::{Basis, BatchStream, diff_schema};
+use alluvium::{Basis, BatchStream, Error, diff_schema};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArray};
 use futures::TryStreamExt;
 
@@ -35,10 +35,13 @@ pub(super) struct Counts {
 
 pub(super) async fn run(session: &mut Session<'_>, args: DiffArgs) -> Outcome {
     let store = session.open().await?;
-    let state = session.state_at(&store, &args.state, &[args.from, args.to]).await?;
+    let (state, points) = session.state_at(&store, &args.state, &[&args.from, &args.to]).await?;
+    let [from, to] = points.as_slice() else {
+        return Err(Error::internal("two points came to another number of them").into());
+    };
     let reader = state.reader();
     let basis = reader.basis().await?;
-    let differences = reader.diff_rows(&basis, args.from, args.to, args.keys.filter()).await?;
+    let differences = reader.diff_rows(&basis, *from, *to, args.keys.filter()).await?;
     let mut counts = Counts::default();
     let shown = show(session, &basis, differences, args.limit, &mut counts).await;
     store.close().await;

@@ -1,8 +1,8 @@
 //! `fork`: a state that begins as another one was; listing, dropping and promoting such states.
 
 use alluvium::{
-    Error, Fork, ForkOutcome, ForkReport, Point, PromoteOptions, PromoteOutcome, PromoteReport,
-    Store,
+    Error, Fork, ForkOutcome, ForkReport, NamedPoint, Point, PromoteOptions, PromoteOutcome,
+    PromoteReport, Store,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -47,18 +47,12 @@ async fn make(session: &mut Session<'_>, store: &Store, args: ForkArgs) -> Resul
         return Err(Failure::usage("give the state and the name of its fork"));
     };
     let at = match &args.savepoint {
-        None => args.at.unwrap_or(Point::LATEST),
-        Some(wanted) => {
-            let known = store.raw_state(state).await?.savepoints().await?;
-            let found = known.iter().find(|savepoint| savepoint.name == *wanted);
-            let found = found.ok_or_else(|| {
-                let text = format!(
-                    "{state} has no savepoint {wanted:?}: see alluvium savepoint list {state}"
-                );
-                Error::new(alluvium::ErrorKind::NotFound, text)
-            })?;
-            Point::at_commit(found.log_commit)
-        }
+        None => args.at.clone().unwrap_or_default(),
+        Some(wanted) => NamedPoint::at_savepoint(wanted),
+    };
+    let at = match at.savepoint {
+        None => at.point,
+        Some(_) => store.raw_state(state).await?.reader().point(&at).await?,
     };
     let report = match args.dry_run {
         true => store.fork(state, name, at, true).await?,

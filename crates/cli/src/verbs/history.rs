@@ -51,10 +51,11 @@ const EPOCH_IN_TABLE: [(&str, &str); 9] = [
 pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome {
     let key = if args.composite { composite_key(&args.key)? } else { args.key.clone() };
     let store = session.open().await?;
-    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
+    let named = args.point.point();
+    let (state, points) = session.state_at(&store, &args.state, &[&named]).await?;
+    let point = points.into_iter().next().unwrap_or_default();
     let reader = state.reader();
     let basis = reader.basis().await?;
-    let point = args.point.point();
     let keys = KeyFilter::keys([key.clone()]);
     let mut changes = reader.history_rows_after(&basis, keys, point, args.from_commit).await?;
     let mut kept: VecDeque<RecordBatch> = VecDeque::new();

@@ -39,10 +39,11 @@ fn schema(definition: &StateDefinition) -> SchemaRef {
 
 pub(super) async fn scan(session: &mut Session<'_>, args: ScanArgs) -> Outcome {
     let store = session.open().await?;
-    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
+    let named = args.point.point();
+    let (state, points) = session.state_at(&store, &args.state, &[&named]).await?;
+    let point = points.into_iter().next().unwrap_or_default();
     let reader = state.reader();
     let basis = reader.basis().await?;
-    let point = args.point.point();
     let payload = vec![value_field(basis.definition())];
     let streams = reader.scan(&basis, point, args.keys.filter(), payload, 1).await?;
     let rows = streams.into_iter().next().ok_or_else(|| Error::internal("a scan without rows"))?;
@@ -62,10 +63,11 @@ pub(super) async fn get(session: &mut Session<'_>, args: GetArgs) -> Outcome {
         .map(|key| if args.composite { composite_key(key) } else { Ok(key.clone()) })
         .collect::<Result<Vec<String>, Failure>>()?;
     let store = session.open().await?;
-    let state = session.state_at(&store, &args.state, &[args.point.point()]).await?;
+    let named = args.point.point();
+    let (state, points) = session.state_at(&store, &args.state, &[&named]).await?;
+    let point = points.into_iter().next().unwrap_or_default();
     let reader = state.reader();
     let basis = reader.basis().await?;
-    let point = args.point.point();
     let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
     let found = reader.multi_get(&basis, point, &wanted).await?;
     let mut rows = session.begin(TableStyle::Records, &schema(basis.definition()))?;

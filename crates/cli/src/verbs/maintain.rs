@@ -206,15 +206,23 @@ fn tell_archived(done: &ArchiveReport) -> String {
         0 => String::new(),
         days => format!("; {} past hot_days stay for now", counted(days, "day")),
     };
+    let merged = match done.merged.files_removed {
+        0 => String::new(),
+        files => format!(
+            "; {} of {} there merged",
+            counted(files, "file"),
+            counted(done.merged.days.len() as u64, "day")
+        ),
+    };
     match (done.days.first(), done.days.last()) {
         (Some(first), Some(last)) => format!(
-            "{} of {}, {first} to {last} ({}), to {}{kept}",
+            "{} of {}, {first} to {last} ({}), to {}{kept}{merged}",
             counted(done.rows, "row"),
             counted(done.days.len() as u64, "day"),
             bytes(done.bytes),
             done.place
         ),
-        _ => format!("nothing to move{kept}: {}", done.reason),
+        _ => format!("nothing to move{kept}: {}{merged}", done.reason),
     }
 }
 
@@ -316,7 +324,7 @@ fn tell_step(outcome: &StepOutcome) -> String {
                 log.reason
             )
         }
-        StepOutcome::Vacuumed { log, snapshot, archive } => {
+        StepOutcome::Vacuumed { log, snapshot, archive, staged } => {
             let all = [Some(log), snapshot.as_ref(), archive.as_ref()];
             let sum = |of: fn(&alluvium::VacuumReport) -> u64| -> u64 {
                 all.iter().flatten().map(|report| of(report)).sum()
@@ -324,9 +332,9 @@ fn tell_step(outcome: &StepOutcome) -> String {
             format!(
                 "{} and {} removed ({}); {} may still be committed",
                 counted(sum(|report| report.files_removed), "old file"),
-                counted(sum(|report| report.orphans_removed), "left-over"),
-                bytes(sum(|report| report.bytes_removed)),
-                counted(sum(|report| report.orphans_kept), "file")
+                counted(sum(|report| report.orphans_removed) + staged.files_removed, "left-over"),
+                bytes(sum(|report| report.bytes_removed) + staged.bytes_removed),
+                counted(sum(|report| report.orphans_kept) + staged.files_kept, "file")
             )
         }
     }

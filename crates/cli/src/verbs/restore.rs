@@ -22,12 +22,13 @@ pub(super) async fn run(session: &mut Session<'_>, args: RestoreArgs) -> Outcome
         }
     };
     let state = store.raw_state(&args.state).await?;
-    let options = args.options();
+    let to = state.reader().point(&args.to).await?;
+    let options = args.options(to);
     if args.dry_run || session.is_table() {
         let reader = state.reader();
         let basis = reader.basis().await?;
         let keys = options.keys.clone();
-        let differences = reader.diff_rows(&basis, Point::LATEST, args.to, keys).await?;
+        let differences = reader.diff_rows(&basis, Point::LATEST, to, keys).await?;
         let mut counts = Counts::default();
         show(session, &basis, differences, args.limit, &mut counts).await?;
         session.console.stdout.flush()?;

@@ -54,6 +54,15 @@ fn tell(report: &RetentionReport) -> String {
     lines.extend(tell_readable(&report.readable).into_iter().map(|line| format!("  {line}")));
     lines.push("  kept".to_owned());
     lines.extend(report.kept.iter().map(|kept| format!("    {}", tell_kept(kept, report))));
+    let shared: u64 = report.kept.iter().map(|kept| kept.shared_bytes).sum();
+    if shared > 0 {
+        let with: Vec<&str> = report.shared_with.iter().map(String::as_str).collect();
+        lines.push(format!(
+            "    {} of these are shared with {}: a local disk has them once",
+            bytes(shared),
+            with.join(", ")
+        ));
+    }
     for savepoint in &report.savepoints {
         let note = savepoint.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
         lines.push(format!(

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use alluvium::{Durability, Error, ErrorKind, Point, ProcessSettings, RawState, Store};
+use alluvium::{Durability, Error, ErrorKind, NamedPoint, Point, ProcessSettings, RawState, Store};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
@@ -75,24 +75,31 @@ impl<'a> Session<'a> {
         Ok(Store::builder(&uri).settings(self.process.settings.clone()).open().await?)
     }
 
-    /// A state to read as of points. One whose log is torn is read as of a commit before the hole, if the points name such.
+    /// A state to read as of points, and these. One whose log is torn is read as of a commit before the hole, if the points name such.
     pub(crate) async fn state_at(
         &mut self,
         store: &Store,
         name: &str,
-        points: &[Point],
-    ) -> Result<RawState, Failure> {
+        named: &[&NamedPoint],
+    ) -> Result<(RawState, Vec<Point>), Failure> {
         let error = match store.raw_state(name).await {
-            Ok(state) => return Ok(state),
+            Ok(state) => {
+                let mut points = Vec::with_capacity(named.len());
+                for named in named {
+                    points.push(state.reader().point(named).await?);
+                }
+                return Ok((state, points));
+            }
             Err(error) => error,
         };
+        let points: Vec<Point> = named.iter().map(|named| named.point).collect();
         let commits: Option<Vec<i64>> = points.iter().map(|point| point.commit).collect();
         let newest = commits.and_then(|commits| commits.into_iter().max());
         if let (ErrorKind::Corrupt, Some(commit)) = (error.kind(), newest)
             && let Ok(state) = store.raw_state_up_to(name, commit).await
         {
             self.say(&format!("warning: only commits up to {commit} are read: {error}"));
-            return Ok(state);
+            return Ok((state, points));
         }
         Err(error.into())
     }

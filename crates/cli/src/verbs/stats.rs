@@ -111,11 +111,17 @@ fn log(figures: &StateStats) -> String {
         _ => String::new(),
     };
     format!(
-        "{}, {}, {}{days}",
+        "{}, {}, {}{}{days}",
         counted(figures.log_rows, "row"),
         counted(figures.log_files, "file"),
-        bytes(figures.log_bytes)
+        bytes(figures.log_bytes),
+        shared(figures.log_shared_bytes)
     )
+}
+
+/// What of some bytes forks have too.
+fn shared(of: u64) -> String {
+    if of == 0 { String::new() } else { format!(" ({} of them shared by forks)", bytes(of)) }
 }
 
 fn growth(figures: &StateStats) -> String {
@@ -142,11 +148,12 @@ fn snapshot(figures: &StateStats, now_ms: i64) -> String {
         count => format!(" ({} to be forgotten)", thousands(count)),
     };
     format!(
-        "{live}, {}{going}, {} and {}, {}, as of commit {}{written}",
+        "{live}, {}{going}, {} and {}, {}{}, as of commit {}{written}",
         counted(figures.snapshot_tombstones, "tombstone"),
         counted(figures.base_files, "base file"),
         counted(figures.run_files, "run file"),
         bytes(figures.snapshot_bytes),
+        shared(figures.snapshot_shared_bytes),
         figures.snapshot_commit
     )
 }

@@ -1,4 +1,5 @@
-//! The archive's part in an erase: files of the version that the log names are replaced by others, and none comes back.
+//! Files of the version of the archive that the log names are replaced by others: in an erase, where none may come back, and when they are
+//! merged.
 //!
 //! ```text
 //! one commit of the archive replaces the files -> one commit of the log names that version -> one of the archive says how far it follows
@@ -96,17 +97,68 @@ impl Log {
         async move {
             let settings = MaintenanceSettings::from_metadata(&state.metadata)?;
             let work = self.erasing_move(state, &settings).await?;
-            let mut target = work.named().await?;
-            for (path, added) in replaced {
-                target.remove(path);
-                target.extend(added.iter().map(|add| (add.path.clone(), add.clone())));
-            }
-            match self.commit_archive(&work, state, &target, None).await? {
-                Some(after) => self.name_version(&work, &after).await,
-                None => Ok(ArchiveOutcome::GaveWay),
-            }
+            self.replace(&work, state, replaced).await
         }
         .boxed()
+    }
+
+    /// The archive as [`Log::merge_archived`] may change it: that of a state of the log; `None` where nothing was ever archived.
+    ///
+    /// # Errors
+    /// It can't be read ([`ArchiveUnreachable`]).
+    pub fn archive_to_merge<'a>(
+        &'a self,
+        state: &'a TableState,
+    ) -> BoxFuture<'a, Result<Option<ArchiveContents>>> {
+        async move {
+            let Some(known) = Archived::of(state) else { return Ok(None) };
+            let settings = MaintenanceSettings::from_metadata(&state.metadata)?;
+            let read = self.read_contents(state, &settings).await;
+            read.map_err(|error| self.unreachable(&settings, known, error))
+        }
+        .boxed()
+    }
+
+    /// Replaces files of the archive, by their paths, by others with the same rows: as [`Log::replace_archived`], but that nobody has to
+    /// drop what he has in memory. New files that can't be part of any state any more are removed.
+    pub fn merge_archived<'a>(
+        &'a self,
+        state: &'a TableState,
+        replaced: &'a HashMap<String, Vec<FileAdd>>,
+    ) -> BoxFuture<'a, Result<ArchiveOutcome>> {
+        async move {
+            let settings = MaintenanceSettings::from_metadata(&state.metadata)?;
+            let work = Move { erases: false, ..self.erasing_move(state, &settings).await? };
+            let outcome = self.replace(&work, state, replaced).await;
+            if matches!(outcome, Ok(ArchiveOutcome::GaveWay)) {
+                let newest = work.table.state();
+                for add in replaced.values().flatten() {
+                    // What a commit of the archive has is taken out by the next call of any kind.
+                    if newest.file(&add.path).is_none() {
+                        work.table.discard(&add.path).await;
+                    }
+                }
+            }
+            outcome
+        }
+        .boxed()
+    }
+
+    async fn replace(
+        &self,
+        work: &Move<'_>,
+        state: &TableState,
+        replaced: &HashMap<String, Vec<FileAdd>>,
+    ) -> Result<ArchiveOutcome> {
+        let mut target = work.named().await?;
+        for (path, added) in replaced {
+            target.remove(path);
+            target.extend(added.iter().map(|add| (add.path.clone(), add.clone())));
+        }
+        match self.commit_archive(work, state, &target, None).await? {
+            Some(after) => self.name_version(work, &after).await,
+            None => Ok(ArchiveOutcome::GaveWay),
+        }
     }
 
     /// Brings the archive's newest version to what a state of the log has of it, and records that it follows the erase with this number

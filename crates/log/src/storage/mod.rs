@@ -9,6 +9,7 @@ mod probe;
 #[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
 mod requests;
 mod scratch;
+mod staged;
 mod view;
 mod warm;
 #[cfg(unix)]
@@ -29,6 +30,7 @@ pub(crate) use local::{LocalTable, Unpublished, Unsynced};
 pub use options::{RemoteSettings, StorageOptions};
 pub(crate) use probe::FolderProbe;
 pub(crate) use scratch::{read_in_memory, write_at};
+pub use staged::StagedReport;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::forks::{NameClaim, NameFolder};

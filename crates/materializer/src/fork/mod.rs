@@ -10,6 +10,7 @@
 //! While the fork is being made, a lease holds what it is made of.
 
 mod dropping;
+mod shared;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use serde_json::json;
 
 use crate::snapshot::{Snapshot, SnapshotState, snapshot_path};
 pub use dropping::{DropReport, drop_fork, is_left_over};
+pub use shared::SharedFiles;
 
 /// Whoever makes a fork says so this often.
 const RENEWED_AFTER_MS: i64 = LEASE_SPAN_MS / 12;

@@ -6,6 +6,10 @@
 //!
 //! Only such days move that every snapshot holds which an answer of the as-of window may begin with: so reads of the newest state and
 //! of that window never open the archive. A late row of an archived day stays in the log until its day is looked at again.
+//!
+//! What moved there at different times is merged afterwards, as the log's files of a day are (`merge.rs`).
+
+mod merge;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +20,7 @@ use alluvium_log::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::compact::{CompactOptions, CompactReport};
 use super::expire::foundation;
 use super::plan::end_of_day_ms;
 use crate::snapshot::Snapshot;
@@ -41,6 +46,8 @@ pub struct ArchiveReport {
     pub gave_way: bool,
     /// Why no more was moved.
     pub reason: String,
+    /// What was merged of the archive's files; `retention explain` does not open the archive, and tells nothing here.
+    pub merged: CompactReport,
 }
 
 /// What is to move.
@@ -50,9 +57,14 @@ struct Choice {
     days_kept: u64,
 }
 
-/// Moves the days past `hot_days` that all snapshots of the as-of window hold; with `dry_run`, only tells which.
+/// Moves the days past `hot_days` that all snapshots of the as-of window hold, and merges the archive's files of each day where that is
+/// asked for; with `dry_run`, only tells which.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name()), err(level = "debug"))]
-pub async fn archive(snapshot: &Snapshot, dry_run: bool) -> Result<ArchiveReport> {
+pub async fn archive(
+    snapshot: &Snapshot,
+    merging: Option<&CompactOptions>,
+    dry_run: bool,
+) -> Result<ArchiveReport> {
     let log = snapshot.log();
     let _alone = log.lock_for_rewriting().await;
     let state = log.refresh().await?;
@@ -80,6 +92,9 @@ pub async fn archive(snapshot: &Snapshot, dry_run: bool) -> Result<ArchiveReport
     if dry_run {
         let commits = files.iter().map(|file| file.commits.span().high);
         report.archived_commit = commits.fold(report.archived_commit, i64::max);
+        if let Some(options) = merging {
+            report.merged = merge::merge(log, options, true).await?;
+        }
         return Ok(report);
     }
     match settle(log, &state, &files).await? {
@@ -97,6 +112,9 @@ pub async fn archive(snapshot: &Snapshot, dry_run: bool) -> Result<ArchiveReport
                 ArchiveReport { place, gave_way, archived_commit, reason, ..Default::default() };
         }
         ArchiveOutcome::Nothing => {}
+    }
+    if let Some(options) = merging.filter(|_| !report.gave_way) {
+        report.merged = merge::merge(log, options, false).await?;
     }
     Ok(report)
 }

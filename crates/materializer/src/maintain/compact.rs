@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use alluvium_log::{
     APPEND_ID, APPEND_SEQ, Action, Attempt, COMMIT, DT, EncodedParts, Error, FileAdd, FooterCache,
     Log, Outcome, REWRITER_APP_ID, ReadSpec, Result, RowFilter, STATE_VALUE, StateDefinition,
-    TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, TableState, encode_parquet_parts, fold_schema,
-    log_schema, statistics_of, value_field,
+    TAG_CHECK, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableState, encode_parquet_parts,
+    fold_schema, log_schema, statistics_of, value_field,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
@@ -80,7 +80,7 @@ pub async fn compact(log: &Log, options: &CompactOptions) -> Result<CompactRepor
     let mut report = CompactReport::default();
     for _ in 0..MAX_PASSES {
         let state = log.refresh().await?;
-        let plans = plan(&state, &rules(log, options)?);
+        let plans = plan(state.files(), &rules(log, options)?);
         if plans.is_empty() {
             break;
         }
@@ -115,13 +115,13 @@ pub fn compaction_debt(
     options: &CompactOptions,
 ) -> Result<CompactReport> {
     let mut report = CompactReport::default();
-    for day in plan(state, &rules(log, options)?) {
+    for day in plan(state.files(), &rules(log, options)?) {
         report.count(&day, &[]);
     }
     Ok(report)
 }
 
-fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
+pub(super) fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
     Ok(Rules {
         now_ms: log.clock().now_ms(),
         compact_after_ms: log.maintenance_settings()?.compact_after_ms,
@@ -131,7 +131,7 @@ fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
 }
 
 impl CompactReport {
-    fn count(&mut self, day: &DayPlan, added: &[FileAdd]) {
+    pub(super) fn count(&mut self, day: &DayPlan, added: &[FileAdd]) {
         let files = || day.runs.iter().flat_map(|run| &run.files);
         if !self.days.contains(&day.day) {
             self.days.push(day.day.clone());
@@ -153,33 +153,8 @@ async fn compact_day(
     options: &CompactOptions,
     last_rewrite: &mut Option<i64>,
 ) -> Result<Option<Vec<FileAdd>>> {
-    let writer = RunWriter {
-        log,
-        day: &day.day,
-        schema: log_schema(&log.definition_at(state)?.stored_fields()),
-        run: format!("{:016x}", alluvium_log::random::<u64>()),
-    };
-    let mut rows = merged_rows(log, state, &day.runs, options).await?;
-    let doubled = Arc::new(AtomicU64::new(0));
-    if day.doubles {
-        let definition = log.definition_at(state)?;
-        let schema = fold_schema(&payload(&definition));
-        rows = distinct(rows, schema, doubled.clone());
-    }
-    let mut added = Vec::new();
-    let written = writer.write(rows, options, &mut added).await;
-    let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
-    let complete = match written.map(|rows| rows + doubled.load(Ordering::Relaxed)) {
-        Ok(rows) if rows == expected => Ok(()),
-        Ok(rows) => Err(Error::corrupt(format!(
-            "the files have {rows} rows, and their statistics say {expected}: nothing was changed"
-        ))),
-        Err(error) => Err(error),
-    };
-    let outcome = match complete {
-        Ok(()) => commit(log, day, &added, *last_rewrite).await,
-        Err(error) => Err(error),
-    };
+    let added = merge_day(log, log.table(), state, day, options).await?;
+    let outcome = commit(log, day, &added, *last_rewrite).await;
     match &outcome {
         Ok(Some(version)) => {
             *last_rewrite = Some(*version);
@@ -196,9 +171,51 @@ async fn compact_day(
     outcome.map(|_| None)
 }
 
+/// Writes what was chosen of one day of a table as a run, to be committed there; nothing is left where that fails.
+pub(super) async fn merge_day(
+    log: &Log,
+    table: &Arc<Table>,
+    state: &TableState,
+    day: &DayPlan,
+    options: &CompactOptions,
+) -> Result<Vec<FileAdd>> {
+    let writer = RunWriter {
+        log,
+        table,
+        day: &day.day,
+        schema: log_schema(&log.definition_at(state)?.stored_fields()),
+        run: format!("{:016x}", alluvium_log::random::<u64>()),
+    };
+    let mut rows = merged_rows(log, table, state, &day.runs, options).await?;
+    let doubled = Arc::new(AtomicU64::new(0));
+    if day.doubles {
+        let definition = log.definition_at(state)?;
+        let schema = fold_schema(&payload(&definition));
+        rows = distinct(rows, schema, doubled.clone());
+    }
+    let mut added = Vec::new();
+    let written = writer.write(rows, options, &mut added).await;
+    let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
+    let complete = match written.map(|rows| rows + doubled.load(Ordering::Relaxed)) {
+        Ok(rows) if rows == expected => Ok(()),
+        Ok(rows) => Err(Error::corrupt(format!(
+            "the files have {rows} rows, and their statistics say {expected}: nothing was changed"
+        ))),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = complete {
+        for file in &added {
+            table.discard(&file.path).await;
+        }
+        return Err(error);
+    }
+    Ok(added)
+}
+
 /// All rows of the runs, sorted by key and order.
 async fn merged_rows(
     log: &Log,
+    table: &Arc<Table>,
     state: &TableState,
     runs: &[Run],
     options: &CompactOptions,
@@ -212,7 +229,7 @@ async fn merged_rows(
         let streams: Vec<BatchStream> = run
             .files
             .iter()
-            .map(|file| stream_in_windows(log.table(), file, &spec, window_rows, &options.footers))
+            .map(|file| stream_in_windows(table, file, &spec, window_rows, &options.footers))
             .collect();
         let rows = stream::iter(streams).flatten().boxed();
         let is_sorted = run.files.iter().all(|file| file.is_sorted());
@@ -267,6 +284,7 @@ async fn commit(
 /// Writes the files of one run.
 struct RunWriter<'a> {
     log: &'a Log,
+    table: &'a Table,
     day: &'a str,
     schema: SchemaRef,
     run: String,
@@ -307,7 +325,7 @@ impl RunWriter<'_> {
         let encoded = encoders.run(part, move || encode(batches, &schema)).await?;
         let path = format!("{DT}={}/run-{}-{part}.parquet", self.day, self.run);
         let size = encoded.parquet.bytes.content_length() as u64;
-        self.log.table().put_new(&path, encoded.parquet.bytes).await?;
+        self.table.put_new(&path, encoded.parquet.bytes).await?;
         metrics::counter!(crate::metrics::COMPACTED_BYTES).increment(size);
         let add = FileAdd {
             path,

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use alluvium_log::{
-    Archived, CleanUpReport, Error, ErrorKind, Expired, LEAST_COMMIT_RETENTION_MS, Log,
-    MaintenanceSettings, Pins, Result, Table, TableState, VacuumOptions, VacuumReport,
+    Archived, CleanUpReport, Error, Expired, LEAST_COMMIT_RETENTION_MS, MaintenanceSettings,
+    Result, StagedReport, Table, TableState, VacuumReport,
 };
 use serde::{Deserialize, Serialize};
 use tracing::Instrument;
@@ -17,6 +16,7 @@ use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
 use super::stop::StopSignal;
 use super::tombstones::{TombstonesReport, forget_tombstones, tombstones_to_forget};
+use super::vacuum::{archive_in_use, vacuum};
 use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
 use crate::snapshot::{GridReport, Horizon, Snapshot};
 
@@ -163,6 +163,8 @@ pub enum StepOutcome {
         snapshot: Option<VacuumReport>,
         /// Of the archive, if there is one.
         archive: Option<VacuumReport>,
+        /// Of writes in local folders that killed processes had begun.
+        staged: StagedReport,
     },
 }
 
@@ -342,11 +344,17 @@ async fn run(
             };
             report.map(StepOutcome::Forgot)
         }
-        MaintainStep::Compact => compact_step(snapshot, options).await.map(StepOutcome::Compacted),
+        MaintainStep::Compact => {
+            let options = compact_options(snapshot, options);
+            compact(snapshot.log(), &options).await.map(StepOutcome::Compacted)
+        }
         MaintainStep::Archive if !options.with_archive => {
             Ok(StepOutcome::NotArchived { stays_hot: true })
         }
-        MaintainStep::Archive => archive(snapshot, dry_run).await.map(StepOutcome::Archived),
+        MaintainStep::Archive => {
+            let merging = compact_options(snapshot, options);
+            archive(snapshot, Some(&merging), dry_run).await.map(StepOutcome::Archived)
+        }
         MaintainStep::Expire => {
             expire(snapshot, options.with_archive, dry_run).await.map(StepOutcome::Expired)
         }
@@ -378,78 +386,9 @@ async fn run(
             },
         }),
         MaintainStep::Vacuum => {
-            let archive = match &archive_table {
-                Some((table, use_ms)) => {
-                    let options = archive_vacuum(settings, *use_ms, dry_run);
-                    Some(table.vacuum_beside(&options, now_ms, &Pins::default()).await?)
-                }
-                None => None,
-            };
-            let (log, snapshot) = vacuum_step(snapshot, settings, dry_run).await?;
-            Ok(StepOutcome::Vacuumed { log, snapshot, archive })
+            vacuum(snapshot, settings, options, archive_table.as_ref(), now_ms).await
         }
     }
-}
-
-/// The archive's table, and how long what it has is in use as of a time whatever is set; `None` while there is none.
-pub(super) async fn archive_in_use(
-    log: &Log,
-    settings: &MaintenanceSettings,
-    now_ms: i64,
-) -> Result<Option<(Arc<Table>, i64)>> {
-    let Some(known) = Archived::of(&log.state()) else { return Ok(None) };
-    let place = || log.archive_place(settings);
-    let opened = log.open_archive(settings).await.map_err(|error| error.context(place()))?;
-    let table = opened.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Storage,
-            format!(
-                "the archive at {} isn't there: make it reachable again, or leave it alone (--no-archive)",
-                place()
-            ),
-        )
-    })?;
-    table.refresh().await?;
-    let use_ms = log.archive_use_ms(&table, known, now_ms).await?;
-    Ok(Some((table, use_ms)))
-}
-
-/// What of the archive's files a vacuum leaves.
-pub(super) fn archive_vacuum(
-    settings: &MaintenanceSettings,
-    use_ms: i64,
-    dry_run: bool,
-) -> VacuumOptions {
-    VacuumOptions {
-        file_retention_ms: settings.file_retention_ms.max(use_ms),
-        orphan_grace_ms: settings.orphan_grace_ms,
-        dry_run,
-    }
-}
-
-async fn vacuum_step(
-    snapshot: &Snapshot,
-    settings: &MaintenanceSettings,
-    dry_run: bool,
-) -> Result<(VacuumReport, Option<VacuumReport>)> {
-    let orphan_grace_ms = settings.orphan_grace_ms;
-    let options = |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
-    let log = snapshot.log();
-    let of_log = log.table().vacuum(&options(settings.file_retention_ms)).await?;
-    if !dry_run {
-        log.leases().remove_over(log.clock().now_ms()).await?;
-    }
-    let state = snapshot.state();
-    let Some((table, _)) = state.table() else { return Ok((of_log, None)) };
-    // The time first: a savepoint that is made from now on is of a version that this vacuum keeps.
-    let now_ms = log.clock().now_ms();
-    let (pins, over) = snapshot.pins(now_ms, settings.file_retention_ms).await?;
-    let options = options(settings.snapshot_retention_ms());
-    let of_snapshot = table.vacuum_beside(&options, now_ms, &pins).await?;
-    if !dry_run {
-        snapshot.forget(&over).await?;
-    }
-    Ok((of_log, Some(of_snapshot)))
 }
 
 async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<StepOutcome> {
@@ -466,17 +405,16 @@ async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Res
     Ok(StepOutcome::ToMaterialize { commits: state.version - from, rows })
 }
 
-async fn compact_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<CompactReport> {
+fn compact_options(snapshot: &Snapshot, options: &MaintainOptions) -> CompactOptions {
     let state = snapshot.state();
-    let options = CompactOptions {
+    CompactOptions {
         fold: options.materialize.fold.clone(),
         file_rows: options.materialize.layout.compacted_file_rows,
         footers: options.materialize.footers.clone(),
         // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
         up_to_commit: state.table().map_or(i64::MAX, |_| state.log_commit()),
         dry_run: options.dry_run,
-    };
-    compact(snapshot.log(), &options).await
+    }
 }
 
 /// Writes a checkpoint if enough has happened since the last one.

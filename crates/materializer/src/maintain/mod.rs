@@ -9,6 +9,7 @@ mod plan;
 mod retention;
 mod stop;
 mod tombstones;
+mod vacuum;
 
 pub use archive::{ArchiveReport, archive};
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_log::{DT, DataFile, PAGE_ROWS, TAG_RUN, TableState};
+use alluvium_log::{DT, DataFile, PAGE_ROWS, TAG_RUN};
 
 use crate::inputs::open_bytes;
 
@@ -65,10 +65,13 @@ pub(crate) struct Rules {
     pub(crate) input_bytes: u64,
 }
 
-/// The next merge of each day that is worth one, oldest day first.
-pub(crate) fn plan(state: &TableState, rules: &Rules) -> Vec<DayPlan> {
+/// The next merge of each day of some files that is worth one, oldest day first.
+pub(crate) fn plan<'a>(
+    all: impl Iterator<Item = &'a Arc<DataFile>>,
+    rules: &Rules,
+) -> Vec<DayPlan> {
     let mut days: BTreeMap<&str, Vec<Arc<DataFile>>> = BTreeMap::new();
-    for file in state.files() {
+    for file in all {
         if let Some(Some(day)) = file.add.partition.get(DT)
             && file.stats.rows.is_some()
         {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::archive::{ArchiveReport, archive};
 use super::expire::{ExpireReport, expire};
 use super::tombstones::{TombstonesReport, planned};
+use crate::fork::SharedFiles;
 use crate::snapshot::{Horizon, Savepoint, Snapshot};
 
 /// What is kept of a state, and why.
@@ -26,6 +27,8 @@ pub struct RetentionReport {
     pub readable_after: Readable,
     /// What lies in the store, by what keeps it.
     pub kept: Vec<Kept>,
+    /// The states that have some of these files too: forks of this one, or what it was made of.
+    pub shared_with: BTreeSet<String>,
     /// The savepoints, the oldest commit first.
     pub savepoints: Vec<SavepointCost>,
     /// The leases of readers that count, those of the oldest reads first.
@@ -94,6 +97,8 @@ pub struct Kept {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those of them that other states have too: in a local folder the disk has them once. Of the archive it is not told.
+    pub shared_bytes: u64,
 }
 
 /// A savepoint and what it costs.
@@ -145,17 +150,19 @@ impl From<ReaderLease> for LeaseCost {
 struct Ledger(BTreeMap<KeptBy, Kept>);
 
 impl Ledger {
-    fn note(&mut self, by: KeptBy, bytes: u64) {
-        let kept = self.0.entry(by).or_insert(Kept { by, files: 0, bytes: 0 });
+    fn note(&mut self, by: KeptBy, bytes: u64, is_shared: bool) {
+        let none = Kept { by, files: 0, bytes: 0, shared_bytes: 0 };
+        let kept = self.0.entry(by).or_insert(none);
         kept.files += 1;
         kept.bytes += bytes;
+        kept.shared_bytes += if is_shared { bytes } else { 0 };
     }
 
     /// What the log says of its archive, which isn't opened for this.
     fn note_archive(&mut self, archived: Archived) {
         let number = |count: i64| u64::try_from(count).unwrap_or(0);
         let (files, bytes) = (number(archived.files), number(archived.bytes));
-        self.0.insert(KeptBy::Archive, Kept { by: KeptBy::Archive, files, bytes });
+        self.0.insert(KeptBy::Archive, Kept { by: KeptBy::Archive, files, bytes, shared_bytes: 0 });
     }
 }
 
@@ -173,13 +180,14 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let settings = log.maintenance_settings()?;
     let savepoints = snapshot.savepoints().await?;
     let leases = log.leases().alive(log.clock().now_ms()).await?;
-    let next_archive = archive(snapshot, true).await?;
+    let next_archive = archive(snapshot, None, true).await?;
     let next_expire = expire(snapshot, true, true).await?;
     let orphan_grace_ms = settings.orphan_grace_ms;
     let vacuum =
         |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run: true };
     let of_log = log.table().vacuum(&vacuum(settings.file_retention_ms)).await?;
     let cleaned = log.table().clean_up(settings.commit_retention_ms, true).await?;
+    let shared = SharedFiles::of(snapshot).await?;
     let mut ledger = Ledger::default();
     let past = past_retention(&log_state, &settings, log.clock().now_ms());
     let held: HashSet<&str> = of_log.held.iter().map(String::as_str).collect();
@@ -189,7 +197,8 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         (false, _) if held.contains(path) => KeptBy::Leases,
         (false, _) => KeptBy::LogFileRetention,
     };
-    note_files(&mut ledger, log.table(), &log_state, &of_log, by_path).await?;
+    let is_shared = |path: &str| shared.has_of_log(path);
+    note_files(&mut ledger, (log.table(), &log_state), &of_log, by_path, is_shared).await?;
     if let Some(archived) = Archived::of(&log_state) {
         ledger.note_archive(archived);
     }
@@ -230,7 +239,8 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
             (false, false) if held.contains(path) => KeptBy::Leases,
             (false, false) => KeptBy::SnapshotWindow,
         };
-        note_files(&mut ledger, table, state, &of_snapshot, by_path).await?;
+        let is_shared = |path: &str| shared.has_of_snapshot(path);
+        note_files(&mut ledger, (table, state), &of_snapshot, by_path, is_shared).await?;
         let cleaned = table.clean_up(settings.commit_retention_ms, true).await?;
         let oldest = table.oldest_version().await?;
         readable.snapshot_version = Some(oldest);
@@ -248,6 +258,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         readable,
         readable_after,
         kept: ledger.0.into_values().collect(),
+        shared_with: shared.with,
         savepoints: savepoints
             .iter()
             .map(|savepoint| cost(savepoint, own_bytes.get(&savepoint.name).copied()))
@@ -297,10 +308,10 @@ fn past_retention<'a>(
 /// Notes the files that lie in a table's folder.
 async fn note_files(
     ledger: &mut Ledger,
-    table: &Table,
-    state: &TableState,
+    (table, state): (&Table, &TableState),
     vacuum: &VacuumReport,
     kept_by: impl Fn(&str, bool) -> KeptBy,
+    is_shared: impl Fn(&str) -> bool,
 ) -> Result<()> {
     let doomed: HashSet<&str> = vacuum.paths.iter().map(String::as_str).collect();
     let orphans: HashSet<&str> = vacuum.kept_orphans.iter().map(String::as_str).collect();
@@ -311,7 +322,7 @@ async fn note_files(
             None if orphans.contains(lies_as.as_str()) => KeptBy::OrphanGrace,
             None => kept_by(&lies_as, false),
         };
-        ledger.note(by, bytes);
+        ledger.note(by, bytes, is_shared(&lies_as));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{Error, ErrorKind, Result};
+use alluvium_materializer::Savepoint;
 use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::common::Result as DataFusionResult;
@@ -15,6 +16,7 @@ use super::errors::to_datafusion;
 use super::live::LiveTable;
 use super::raw::RawTable;
 use crate::basis::Basis;
+use crate::named::NamedPoint;
 use crate::point::Point;
 use crate::reader::Reader;
 
@@ -37,11 +39,17 @@ pub(super) struct Pins {
 struct Pin {
     reader: Reader,
     basis: OnceCell<Basis>,
+    /// The savepoints, or why they can't be told, once a statement may name one.
+    savepoints: OnceCell<Result<Vec<Arc<Savepoint>>>>,
 }
 
 impl Pins {
     pub(super) fn new(readers: &[Reader]) -> Arc<Self> {
-        let pin = |reader: &Reader| Pin { reader: reader.clone(), basis: OnceCell::new() };
+        let pin = |reader: &Reader| Pin {
+            reader: reader.clone(),
+            basis: OnceCell::new(),
+            savepoints: OnceCell::new(),
+        };
         Arc::new(Self {
             states: readers.iter().map(|reader| (reader.name().to_owned(), pin(reader))).collect(),
         })
@@ -54,6 +62,26 @@ impl Pins {
     /// Pins states ahead, all at once; names that are no states are left to whoever uses them.
     pub(super) async fn pin<'a>(&self, names: impl IntoIterator<Item = &'a String>) -> Result<()> {
         try_join_all(names.into_iter().map(|name| self.basis(name))).await.map(|_| ())
+    }
+
+    /// Reads the savepoints of states ahead.
+    pub(super) async fn find_savepoints<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
+        for pin in names.into_iter().filter_map(|name| self.states.get(name)) {
+            pin.savepoints.get_or_init(|| pin.reader.inner.snapshot.savepoints()).await;
+        }
+    }
+
+    /// The point that a written one is of a state whose savepoints were read ahead.
+    pub(super) fn point(&self, name: &str, named: &NamedPoint) -> Result<Point> {
+        if named.savepoint.is_none() {
+            return Ok(named.point);
+        }
+        let known = self.states.get(name).and_then(|pin| pin.savepoints.get());
+        match known {
+            Some(Ok(savepoints)) => named.among(name, savepoints),
+            Some(Err(error)) => Err(Error::new(error.kind(), error.to_string())),
+            None => Err(Error::internal("a savepoint was not looked for before it was named")),
+        }
     }
 
     /// Tells in the span of the statement which states it has pinned, and at which commits, in the same order.

@@ -14,6 +14,7 @@ use super::catalog::Pins;
 use super::derived::{DerivedTable, Question};
 use super::errors::to_datafusion;
 use super::live::LiveTable;
+use crate::named::NamedPoint;
 use crate::point::{Point, parse_time};
 
 /// Which function.
@@ -40,10 +41,10 @@ impl Function {
     fn usage(self) -> &'static str {
         match self {
             Self::AsOf => {
-                "as_of('state', 'commit:5'), as_of('state', commit => 5), and version =>, time => '2024-01-15T10:30:00Z', alone or together"
+                "as_of('state', 'commit:5'), as_of('state', commit => 5), and version =>, time => '2024-01-15T10:30:00Z', savepoint => 'name', alone or together"
             }
             Self::History => {
-                "history('state'), history('state', 'key'), and commit =>, version =>, time =>"
+                "history('state'), history('state', 'key'), and commit =>, version =>, time =>, savepoint =>"
             }
             Self::Diff => {
                 "diff('state', 'commit:1', 'latest') with points as for as_of; the second may be left out"
@@ -81,15 +82,23 @@ impl StateFunction {
         let Some((state, rest)) = values.split_first() else {
             return Err(usage(Error::invalid("the state is missing")));
         };
-        let (reader, basis) = self.pins.pinned(&text(state).map_err(usage)?)?;
+        let name = text(state).map_err(usage)?;
+        let (reader, basis) = self.pins.pinned(&name)?;
+        let resolve = |named: NamedPoint| self.pins.point(&name, &named);
         let question = match function {
             Function::AsOf => {
-                let point = point_of(rest).map_err(usage)?;
+                let point = resolve(point_of(rest).map_err(usage)?)?;
                 basis.check(point)?;
                 return Ok(Arc::new(LiveTable::new(reader, basis, point)));
             }
-            Function::History => history_of(rest).map_err(usage)?,
-            Function::Diff => diff_of(rest).map_err(usage)?,
+            Function::History => {
+                let (keys, point) = history_of(rest).map_err(usage)?;
+                Question::History(keys, resolve(point)?, 0)
+            }
+            Function::Diff => {
+                let (from, to) = diff_of(rest).map_err(usage)?;
+                Question::Diff(resolve(from)?, resolve(to)?)
+            }
             Function::Changes => Question::Changes(changes_of(rest).map_err(usage)?),
         };
         Ok(Arc::new(DerivedTable::new(reader, basis, question)))
@@ -145,11 +154,11 @@ fn time(value: &ScalarValue) -> Result<i64> {
 }
 
 /// Reads a point from texts like `commit:5` and from pairs like `'commit', 5`.
-fn point_of(args: &[ScalarValue]) -> Result<Point> {
+fn point_of(args: &[ScalarValue]) -> Result<NamedPoint> {
     if args.is_empty() {
         return Err(Error::invalid("the point is missing"));
     }
-    let mut point = Point::LATEST;
+    let mut point = NamedPoint::default();
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         let word = text(arg)?;
@@ -168,6 +177,7 @@ enum Bound {
     Commit,
     Version,
     Time,
+    Savepoint,
 }
 
 impl Bound {
@@ -176,36 +186,42 @@ impl Bound {
             "commit" => Some(Self::Commit),
             "version" => Some(Self::Version),
             "time" | "event_time" => Some(Self::Time),
+            "savepoint" => Some(Self::Savepoint),
             _ => None,
         }
     }
 
-    fn at(&self, value: &ScalarValue) -> Result<Point> {
+    fn at(&self, value: &ScalarValue) -> Result<NamedPoint> {
         Ok(match self {
-            Self::Commit => Point::at_commit(integer(value)?),
-            Self::Version => Point::at_version(integer(value)?),
-            Self::Time => Point::at_time(time(value)?),
+            Self::Commit => Point::at_commit(integer(value)?).into(),
+            Self::Version => Point::at_version(integer(value)?).into(),
+            Self::Time => Point::at_time(time(value)?).into(),
+            Self::Savepoint => NamedPoint::at_savepoint(&text(value)?),
         })
     }
 }
 
-fn both(a: Point, b: Point) -> Result<Point> {
+fn both(a: NamedPoint, b: NamedPoint) -> Result<NamedPoint> {
     let twice = |a: Option<i64>, b: Option<i64>| a.is_some() && b.is_some();
-    if twice(a.commit, b.commit) || twice(a.version, b.version) || twice(a.event_time, b.event_time)
+    // A savepoint is a bound of commits.
+    let has_commit = |named: &NamedPoint| named.savepoint.is_some() || named.point.commit.is_some();
+    if has_commit(&a) && has_commit(&b)
+        || twice(a.point.version, b.point.version)
+        || twice(a.point.event_time, b.point.event_time)
     {
         return Err(Error::invalid("the point sets a bound twice"));
     }
-    Ok(a.and(b))
+    Ok(NamedPoint { point: a.point.and(b.point), savepoint: a.savepoint.or(b.savepoint) })
 }
 
 /// An optional key, then pairs: so an odd number of arguments begins with the key.
-fn history_of(args: &[ScalarValue]) -> Result<Question> {
+fn history_of(args: &[ScalarValue]) -> Result<(KeyFilter, NamedPoint)> {
     let (key, pairs) = match args.split_first() {
         Some((key, pairs)) if args.len() % 2 == 1 => (Some(text(key)?), pairs),
         _ => (None, args),
     };
     let mut keys: Vec<String> = key.into_iter().collect();
-    let mut point = Point::LATEST;
+    let mut point = NamedPoint::default();
     for pair in pairs.chunks(2) {
         let [name, value] = pair else { continue };
         let word = text(name)?;
@@ -216,11 +232,11 @@ fn history_of(args: &[ScalarValue]) -> Result<Question> {
         }
     }
     let keys = if keys.is_empty() { KeyFilter::All } else { KeyFilter::keys(keys) };
-    Ok(Question::History(keys, point, 0))
+    Ok((keys, point))
 }
 
 /// Two points, by position or as `from` and `to`.
-fn diff_of(args: &[ScalarValue]) -> Result<Question> {
+fn diff_of(args: &[ScalarValue]) -> Result<(NamedPoint, NamedPoint)> {
     let (mut from, mut to) = (None, None);
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -234,12 +250,12 @@ fn diff_of(args: &[ScalarValue]) -> Result<Question> {
             _ if from.is_none() => (&mut from, word),
             _ => (&mut to, word),
         };
-        if slot.replace(point.parse::<Point>()?).is_some() {
+        if slot.replace(point.parse::<NamedPoint>()?).is_some() {
             return Err(Error::invalid("there are more than two points"));
         }
     }
     let from = from.ok_or_else(|| Error::invalid("the points are missing"))?;
-    Ok(Question::Diff(from, to.unwrap_or(Point::LATEST)))
+    Ok((from, to.unwrap_or_default()))
 }
 
 fn changes_of(args: &[ScalarValue]) -> Result<i64> {

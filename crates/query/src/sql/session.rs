@@ -96,6 +96,9 @@ impl SqlSession {
         let state = context.state();
         let parsed = parse(&state, sql)?;
         pins.pin(&parsed.states).await?;
+        if parsed.names_savepoint {
+            pins.find_savepoints(&parsed.states).await;
+        }
         let plan = state
             .statement_to_plan(parsed.statement)
             .await
@@ -126,6 +129,7 @@ impl SqlSession {
     pub async fn context(&self) -> Result<SessionContext> {
         let pins = Pins::new(&self.readers);
         pins.pin(&pins.names()).await?;
+        pins.find_savepoints(&pins.names()).await;
         Ok(self.context_over(&pins))
     }
 

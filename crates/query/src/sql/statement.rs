@@ -18,6 +18,8 @@ use super::errors::sql_error;
 pub(super) struct Parsed {
     pub(super) statement: Statement,
     pub(super) states: BTreeSet<String>,
+    /// Whether one of them may name a savepoint.
+    pub(super) names_savepoint: bool,
 }
 
 /// Parses one statement, and refuses what does not only read.
@@ -25,11 +27,12 @@ pub(super) fn parse(session: &SessionState, sql: &str) -> Result<Parsed> {
     let dialect = session.config_options().sql_parser.dialect;
     let mut statement = session.sql_to_statement(sql, &dialect).map_err(sql_error)?;
     check_reads(&statement)?;
-    let mut calls = Calls { states: BTreeSet::new() };
+    let mut calls = Calls { states: BTreeSet::new(), names_savepoint: false };
     if let ControlFlow::Break(error) = visit(&mut statement, &mut calls) {
         return Err(error);
     }
-    Ok(Parsed { statement, states: calls.states })
+    let Calls { states, names_savepoint } = calls;
+    Ok(Parsed { statement, states, names_savepoint })
 }
 
 fn check_reads(statement: &Statement) -> Result<()> {
@@ -69,6 +72,7 @@ fn visit(statement: &mut Statement, calls: &mut Calls) -> ControlFlow<Error> {
 /// Finds calls of table functions.
 struct Calls {
     states: BTreeSet<String>,
+    names_savepoint: bool,
 }
 
 impl VisitorMut for Calls {
@@ -94,12 +98,23 @@ impl Calls {
             *function = Ident::new(function.value.to_lowercase());
         }
         *args = std::mem::take(args).into_iter().flat_map(positional).collect();
-        if let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value)))) = args.first()
-            && let Value::SingleQuotedString(state) = &value.value
-        {
-            self.states.insert(state.clone());
+        let mut texts = args.iter().map(text_of);
+        if let Some(Some(state)) = texts.next() {
+            self.states.insert(state.to_owned());
         }
+        self.names_savepoint |= texts.flatten().any(|text| text.contains("savepoint"));
         ControlFlow::Continue(())
+    }
+}
+
+/// An argument that is a text in quotes.
+fn text_of(arg: &FunctionArg) -> Option<&str> {
+    match arg {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value))) => match &value.value {
+            Value::SingleQuotedString(text) => Some(text),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
