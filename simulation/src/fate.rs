@@ -118,10 +118,12 @@ impl Fates {
         let mut hasher = DefaultHasher::new();
         (self.seed, &identity, *count).hash(&mut hasher);
         let mut rng = StdRng::seed_from_u64(hasher.finish());
-        self.fate(call, &mut rng)
+        // The record of a fork is written over where it lies, and whoever reads forks needs all records: not on such a store.
+        let may_tear = call == Call::Put(false) && !path.starts_with("_alluvium/names/");
+        self.fate(call, may_tear, &mut rng)
     }
 
-    fn fate(&self, call: Call, rng: &mut StdRng) -> Fate {
+    fn fate(&self, call: Call, may_tear: bool, rng: &mut StdRng) -> Fate {
         let writes = matches!(call, Call::Put(_));
         let rates = self.rates;
         let of = |applies: bool, rate: u32| if applies { rate } else { 0 };
@@ -129,7 +131,7 @@ impl Fates {
             (rates.failed, Fate::Failed),
             (rates.throttled, Fate::Throttled),
             (of(writes || call == Call::Delete, rates.unanswered), Fate::Unanswered),
-            (of(call == Call::Put(false), rates.torn), Fate::Torn),
+            (of(may_tear, rates.torn), Fate::Torn),
             (of(call == Call::List, rates.stale), Fate::Stale),
             (of(writes, rates.no_space), Fate::NoSpace),
             (rates.deadly, Fate::Deadly(rng.random_bool(0.5))),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use alluvium_simulation::races::{Race, worker};
+use alluvium_simulation::world::More;
 use clap::{Parser, Subcommand};
 
 /// Alluvium's processes on a store with faults.
@@ -89,7 +90,7 @@ fn main() -> ExitCode {
 fn seeds(first: u64, count: u64, hours: f64, operations: u64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs_f64(hours * 3_600.0);
     let (mut runs, mut finds, mut calls, mut steps) = (0_u64, Vec::new(), 0, 0);
-    let (mut faults, mut deaths, mut answers) = (0, 0, 0);
+    let (mut faults, mut deaths, mut answers, mut more) = (0, 0, 0, More::default());
     for seed in first..first.saturating_add(count) {
         if Instant::now() >= end {
             break;
@@ -102,6 +103,7 @@ fn seeds(first: u64, count: u64, hours: f64, operations: u64) -> Result<(), Stri
                 faults += counts.faults;
                 deaths += counts.deaths;
                 answers += counts.answers;
+                more += counts.more;
             }
             Err(find) => {
                 eprintln!("{find}\n");
@@ -110,7 +112,7 @@ fn seeds(first: u64, count: u64, hours: f64, operations: u64) -> Result<(), Stri
         }
     }
     println!(
-        "{runs} seeds: {steps} operations, {calls} calls of the store, {faults} faults, {deaths} deaths, {answers} answers compared"
+        "{runs} seeds: {steps} operations, {calls} calls of the store, {faults} faults, {deaths} deaths, {answers} answers compared; of these {more:?}"
     );
     if finds.is_empty() { Ok(()) } else { Err(format!("seeds with finds: {finds:?}")) }
 }

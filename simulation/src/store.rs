@@ -113,6 +113,11 @@ impl Disk {
         lock(&self.broken).clone()
     }
 
+    /// A state is gone, with its commits: another one may have its name.
+    pub fn forget_commits(&self, state: &str) {
+        lock(&self.commits).retain(|path, _| !path.starts_with(&format!("{state}/")));
+    }
+
     fn note_broken(&self, text: String) {
         lock(&self.broken).push(text);
     }

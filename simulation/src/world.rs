@@ -56,6 +56,42 @@ pub struct Counts {
     pub commits: u64,
     /// Answers that were compared with the model.
     pub answers: u64,
+    /// What was done with caches, streams, the lead, forks, the grid and repairs.
+    pub more: More,
+}
+
+/// How often what was done that came late into the simulation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct More {
+    /// Questions to caches.
+    pub cached: u64,
+    /// Looks of epochs of streams at keys.
+    pub sights: u64,
+    /// Beats that led.
+    pub led: u64,
+    /// Forks that came to be whole.
+    pub forks: u64,
+    /// Questions to forks.
+    pub fork_answers: u64,
+    /// Promotions that made a commit.
+    pub promotions: u64,
+    /// Questions about what the grid keeps.
+    pub marks: u64,
+    /// Files that repairs set aside.
+    pub set_aside: u64,
+}
+
+impl std::ops::AddAssign for More {
+    fn add_assign(&mut self, other: Self) {
+        self.cached += other.cached;
+        self.sights += other.sights;
+        self.led += other.led;
+        self.forks += other.forks;
+        self.fork_answers += other.fork_answers;
+        self.promotions += other.promotions;
+        self.marks += other.marks;
+        self.set_aside += other.set_aside;
+    }
 }
 
 struct Running {

@@ -3,11 +3,12 @@
 //! Nothing is removed: what is damaged is moved to `<state>/damaged/<time>/`, where it lay before. What can't be made again is told with what
 //! it means (decision 27).
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use alluvium_log::{
-    Archived, Attempt, Damage, Error, ErrorKind, Examination, Expired, FileRole, Result, Table,
-    VACUUM_APP_ID, archive_path, examine_archive, log_path, validate_state_name,
+    Archived, Attempt, Damage, Error, Examination, Expired, FileRole, Result, Table, VACUUM_APP_ID,
+    archive_path, examine_archive, log_path, validate_state_name,
 };
 use alluvium_materializer::{MATERIALIZER_APP_ID, examine_savepoints, snapshot_path};
 use futures::TryStreamExt;
@@ -98,6 +99,11 @@ impl Examined {
         let archive = self.archive.as_ref().map(|(_, found)| found);
         [&self.log.1, &self.snapshot.1].into_iter().chain(archive)
     }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Examination> {
+        let archive = self.archive.as_mut().map(|(_, found)| found);
+        [&mut self.log.1, &mut self.snapshot.1].into_iter().chain(archive)
+    }
 }
 
 /// What a repair is going to do.
@@ -154,20 +160,25 @@ impl Store {
 
     /// Repairs what can be made again: hints, checkpoints, and the snapshot; sets a torn last commit aside; tells what can't be repaired.
     ///
-    /// Let nobody write to the state meanwhile.
+    /// Others may go on reading and writing. What is damaged was found to be so twice, and is moved only if it is the file that was there
+    /// before: what somebody has just written is left where it is, and the next run looks at it. Let one process repair a state at a
+    /// time. A snapshot that can't be opened is moved wholly: let nobody fold meanwhile.
     pub async fn repair(&self, name: &str, dry_run: bool) -> Result<RepairReport> {
         let started = Instant::now();
-        let examined = self.examine_tables(name).await?;
+        validate_state_name(name)?;
+        let listed = self.files_below(name).await?;
+        let examined = self.examine_twice(name).await?;
         let now =
             chrono::DateTime::from_timestamp_millis(self.clock().now_ms()).unwrap_or_default();
         let aside = format!("{name}/damaged/{}", now.format("%Y%m%dT%H%M%S%3fZ"));
         let mut plan = Plan::default();
         plan.of_log(&examined, &aside);
-        let files = self.files_below(&snapshot_path(name)).await?;
+        let folder = format!("{}/", snapshot_path(name));
+        let files = listed.keys().filter(|file| file.starts_with(&folder)).cloned().collect();
         plan.of_snapshot(&examined, &aside, files);
         plan.of_archive(&examined, &archive_path(name), &aside);
         if !dry_run {
-            self.carry_out(name, &examined, &plan).await?;
+            self.carry_out(name, &examined, &mut plan, &listed).await?;
         }
         Ok(RepairReport {
             dry_run,
@@ -177,16 +188,41 @@ impl Store {
         })
     }
 
-    async fn files_below(&self, folder: &str) -> Result<Vec<String>> {
+    /// The files of a state by their names.
+    async fn files_below(&self, folder: &str) -> Result<Files> {
         let store = self.storage().object_store();
         let listed: Vec<ObjectMeta> = store.list(Some(&Path::from(folder))).try_collect().await?;
-        Ok(listed.into_iter().map(|meta| meta.location.to_string()).collect())
+        Ok(listed.into_iter().map(|meta| (meta.location.to_string(), meta)).collect())
     }
 
-    async fn carry_out(&self, name: &str, examined: &Examined, plan: &Plan) -> Result<()> {
+    /// What is damaged. Whoever looks while others write may find a file at odds with one that has come since: so what is found is looked
+    /// for once more, and counts if it is still so.
+    async fn examine_twice(&self, name: &str) -> Result<Examined> {
+        let first = self.examine_tables(name).await?;
+        let is_found =
+            first.all().any(|found| !found.damages.is_empty() || found.failure.is_some());
+        if !is_found {
+            return Ok(first);
+        }
+        let mut again = self.examine_tables(name).await?;
+        let known: Vec<(String, String)> =
+            first.all().flat_map(|found| &found.damages).map(told).collect();
+        for found in again.all_mut() {
+            found.damages.retain(|damage| known.contains(&told(damage)));
+        }
+        Ok(again)
+    }
+
+    async fn carry_out(
+        &self,
+        name: &str,
+        examined: &Examined,
+        plan: &mut Plan,
+        listed: &Files,
+    ) -> Result<()> {
         let table = &examined.log.0;
-        for (from, to) in &plan.moves {
-            self.set_aside(table, from, to).await?;
+        for (from, to) in std::mem::take(&mut plan.moves) {
+            self.set_aside(table, plan, listed, (from, to)).await?;
         }
         self.forget(name).await;
         if plan.rebuilds {
@@ -196,8 +232,8 @@ impl Store {
                 begin_anew(snapshot).await?;
             }
         }
-        for (from, to) in &plan.late_moves {
-            self.set_aside(table, from, to).await?;
+        for (from, to) in std::mem::take(&mut plan.late_moves) {
+            self.set_aside(table, plan, listed, (from, to)).await?;
         }
         if plan.checkpoints {
             let state = self.raw_state(name).await?;
@@ -217,12 +253,33 @@ impl Store {
         Ok(())
     }
 
-    async fn set_aside(&self, table: &Table, from: &str, to: &str) -> Result<()> {
-        match table.set_aside(&Path::from(from), &Path::from(to), self.storage()).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            other => other,
+    /// Moves a file; what was not there when the repair began, or is another one by now, stays, which its step tells.
+    async fn set_aside(
+        &self,
+        table: &Table,
+        plan: &mut Plan,
+        listed: &Files,
+        (from, to): (String, String),
+    ) -> Result<()> {
+        let is_moved = match listed.get(&from) {
+            Some(file) => table.set_aside(file, &Path::from(to), self.storage()).await?,
+            None => false,
+        };
+        let steps = plan.steps.iter_mut().filter(|step| step.file == from && !is_moved);
+        for step in steps {
+            step.moved_to = None;
+            step.remedy = "left where it is: somebody has written it over, or removed it, since it was looked at; run it again".to_owned();
         }
+        Ok(())
     }
+}
+
+/// The files of a state by their names, as they were listed.
+type Files = BTreeMap<String, ObjectMeta>;
+
+/// By what a damage is known again.
+fn told(damage: &Damage) -> (String, String) {
+    (damage.file.clone(), damage.problem.clone())
 }
 
 /// Notes that earlier versions of a snapshot have lost files, so that no answer begins with them.

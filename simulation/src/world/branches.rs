@@ -28,6 +28,7 @@ impl World {
             (Intent::Cached(keys, asked), Done::Cached(found)) => match found {
                 Ok(found) => {
                     self.counts.answers += 1;
+                    self.counts.more.cached += 1;
                     let gone = keys
                         .iter()
                         .zip(&found)
@@ -53,6 +54,7 @@ impl World {
                     // A listing that lacks what came last may name one who led before.
                     Ok(_) if before.had_faults => Ok(()),
                     Ok(Leadership::Leading) => {
+                        self.counts.more.led += 1;
                         let (holder, now_ms) = (self.holder(number), self.clock.now_ms());
                         self.leads.note(&holder, before.begun_ms, now_ms)
                     }
@@ -64,10 +66,14 @@ impl World {
                 self.processes[number].lease = Some(*lease);
                 outcome.or_else(|error| unexcused(&error))
             }
-            (_, Done::Repaired(Ok(report))) => match report.unrepaired.first() {
-                None => Ok(()),
-                Some(left) => Err(format!("invariant 27: {left:?} can't be repaired")),
-            },
+            (_, Done::Repaired(Ok(report))) => {
+                let moved = report.steps.iter().filter(|step| step.moved_to.is_some());
+                self.counts.more.set_aside += moved.count() as u64;
+                match report.unrepaired.first() {
+                    None => Ok(()),
+                    Some(left) => Err(format!("invariant 27: {left:?} can't be repaired")),
+                }
+            }
             (_, Done::Repaired(Err(error))) if error.kind() == ErrorKind::Conflict => Ok(()),
             (_, Done::Repaired(Err(error))) => unexcused(&error),
             (_, done) => self.judge_fork(intent, done, before).await,
@@ -97,6 +103,7 @@ impl World {
         let known = known.filter_map(|attempt| attempt.found).max().unwrap_or(0);
         let commits = before.seen.max(known)..=self.newest;
         self.counts.answers += sights.len() as u64;
+        self.counts.more.sights += sights.len() as u64;
         checks::sights(&self.ledger, &self.attempts, epochs, &sights, commits)?;
         match outcome {
             // Another process has sent the same epochs, or later ones.
@@ -150,6 +157,7 @@ impl World {
             }
             (Intent::Promote { .. }, Done::Promoted(Ok(report))) => {
                 self.acknowledged = self.acknowledged.max(report.commit.unwrap_or(0));
+                self.counts.more.promotions += u64::from(report.commit.is_some());
                 let branch = self.branch(name);
                 match branch.is_none_or(|branch| branch.holds_promotion(&report)) {
                     true => Ok(()),
@@ -165,6 +173,7 @@ impl World {
                 if forks.iter().any(|fork| fork.name == *name) {
                     return Err(format!("invariant 31: {name} is dropped, and listed: {forks:?}"));
                 }
+                self.disk.forget_commits(name);
                 if let Some(branch) = self.branch_mut(name) {
                     branch.stage = Stage::Gone;
                 }
@@ -223,6 +232,7 @@ impl World {
                 match told {
                     Ok(told) => {
                         self.counts.answers += 1;
+                        self.counts.more.fork_answers += 1;
                         checks::answer(&branch.ledger, basis.commit(), question, &told)
                             .map_err(placed)?;
                         self.promises.hold_erased_in(&before.erased, &told).map_err(placed)
@@ -257,6 +267,7 @@ impl World {
                 let record = names.fork(&fork.name).await.map_err(told)?;
                 let app = record.map(|record| format!("promote/{}", record.id));
                 branch.begin(&self.ledger, fork.commit, app.unwrap_or_default());
+                self.counts.more.forks += 1;
             }
         }
         Ok(())

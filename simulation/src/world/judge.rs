@@ -133,6 +133,7 @@ impl World {
             }
             Ok(told) => {
                 self.counts.answers += 1;
+                self.counts.more.marks += u64::from(matches!(intent, Intent::ReadMark(..)));
                 checks::answer(&self.ledger, basis.commit(), question, &told)?;
                 self.promises.hold_erased_in(&erased, &told)
             }

@@ -188,3 +188,22 @@ async fn tt_09_a_version_that_is_only_a_checkpoint_is_read_and_those_before_it_a
     }
     assert_sound(&reopened).await;
 }
+
+/// The hint of the newest checkpoint leads whoever makes one of an earlier version beyond it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_of_a_version_that_others_are_beyond_is_theirs() {
+    let faulty = FaultyStore::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&open(&faulty, &clock).await, "s").await;
+    append_daily(&state, &clock, 3, 1).await;
+    let idle = open(&faulty.reborn(), &clock).await.raw_state("s").await.unwrap();
+    for other in [&state, &idle] {
+        append_daily(&state, &clock, 1, 1).await;
+        state.log().table().checkpoint().await.unwrap();
+        other.log().table().checkpoint().await.unwrap();
+        assert_eq!(other.log().table().commits_since_checkpoint().max(0), 0);
+    }
+    let store = open(&faulty.reborn(), &clock).await;
+    assert!(store.examine("s").await.unwrap().is_sound());
+    assert_sound(&idle).await;
+}

@@ -9,8 +9,9 @@ Examples:
   alluvium repair users --dry-run       what can be made again, and what can't
   alluvium repair users
 
-Let nobody write to the state meanwhile. Nothing is removed: damaged files are moved to
-<state>/damaged/. The exit code is 6 where something can't be repaired.")]
+Run one at a time; others may write meanwhile, unless the snapshot can't be opened. Nothing is
+removed: damaged files are moved to <state>/damaged/. The exit code is 6 where something can't be
+repaired.")]
 pub(crate) struct RepairArgs {
     /// The state
     pub(crate) state: String,

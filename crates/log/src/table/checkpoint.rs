@@ -7,7 +7,7 @@ use super::Table;
 use super::delta::Mark;
 use super::listing::Origin;
 use super::load::is_of_log;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::settings::MaintenanceSettings;
 
 /// Commits between checkpoints, at least.
@@ -35,16 +35,34 @@ impl Table {
         let version = self.state().version;
         let before = self.checkpointed.load(Ordering::Relaxed);
         let written = match self.access.checkpoint(before, version).await {
-            Err(error) if is_of_log(&error) && self.set_unreadable_aside(version).await? => {
-                tracing::warn!(table = %self.label, version, %error, "a checkpoint is made without one that can't be read");
-                self.access.checkpoint(before, version).await
+            Ok(()) => version,
+            Err(error) if is_of_log(&error) => {
+                self.checkpoint_otherwise(before, version, self.placed(error)).await?
             }
-            written => written,
+            Err(error) => return Err(self.placed(error)),
         };
-        written.map_err(|e| self.placed(e))?;
-        self.checkpointed.store(version, Ordering::Relaxed);
+        self.checkpointed.store(written, Ordering::Relaxed);
         metrics::counter!(crate::metrics::CHECKPOINTS).increment(1);
         Ok(true)
+    }
+
+    /// What comes of a checkpoint that could not be made of what lies there: others are further, or one that can't be read is in the
+    /// way. Gives the version of the checkpoint that there is.
+    async fn checkpoint_otherwise(&self, before: i64, version: i64, error: Error) -> Result<i64> {
+        // deltalake begins with the hint of the newest one, which leads beyond this version.
+        let later =
+            self.list_versions().await?.checkpoints.range(version + 1..).next_back().copied();
+        if let Some(later) = later
+            && self.load_origin(Origin::Checkpoint(later), later).await.is_ok()
+        {
+            return Ok(later);
+        }
+        if !self.set_unreadable_aside(version).await? {
+            return Err(error);
+        }
+        tracing::warn!(table = %self.label, version, %error, "a checkpoint is made without one that can't be read");
+        self.access.checkpoint(before, version).await.map_err(|e| self.placed(e))?;
+        Ok(version)
     }
 
     /// Sets the checkpoints aside that can't be read, from the one nearest to a version down to the first one that can, or to the log's

@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt};
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use serde::Serialize;
 
@@ -334,16 +334,34 @@ impl Table {
         }
     }
 
-    /// Moves a file of the table out of the way, to another place of the store, and gives that.
-    pub async fn set_aside(&self, file: &Path, to: &Path, storage: &Storage) -> Result<()> {
-        let root = storage.object_store();
+    /// Moves a file of the table out of the way, to another place of the store, if it still is what was listed; false when somebody has
+    /// written it over or removed it since. What was written over while it was copied stays too.
+    pub async fn set_aside(&self, file: &ObjectMeta, to: &Path, storage: &Storage) -> Result<bool> {
+        let (root, from) = (storage.object_store(), &file.location);
         let moved = async {
-            root.copy(file, to).await?;
-            root.delete(file).await
+            if !is_same(file, &root.head(from).await?) {
+                return Ok(false);
+            }
+            root.copy(from, to).await?;
+            // What was copied is what is removed, or nothing is.
+            let is_left = matches!(root.head(from).await, Ok(now) if is_same(file, &now));
+            root.delete(if is_left { from } else { to }).await?;
+            Ok(is_left)
         };
-        moved.await.map_err(|error| {
-            self.placed(Error::from(error).context(format!("moving {file} to {to}")))
-        })
+        match moved.await {
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            moved => moved.map_err(|error| {
+                self.placed(Error::from(error).context(format!("moving {from} to {to}")))
+            }),
+        }
+    }
+}
+
+/// Whether a file is what it was.
+fn is_same(before: &ObjectMeta, now: &ObjectMeta) -> bool {
+    match (&before.e_tag, &now.e_tag) {
+        (Some(before), Some(now)) => before == now,
+        _ => (before.size, before.last_modified) == (now.size, now.last_modified),
     }
 }
 

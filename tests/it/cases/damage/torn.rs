@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, ManualClock, Point, RawState};
+use alluvium::{ErrorKind, MaintainStep, ManualClock, Point, RawState};
 use bytes::Bytes;
-use object_store::ObjectStoreExt;
+use futures::TryStreamExt;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::support::answers::answers;
 use crate::support::faults::{FaultyStore, open};
-use crate::support::stores::{DAY, START, assert_sound, by_version, commit_of, n_batch_at};
+use crate::support::stores::{DAY, START, assert_sound, by_version, commit_of, n_batch_at, n_of};
 
 const DAY_MS: i64 = DAY / 1_000;
 
@@ -82,7 +83,7 @@ async fn holds(objects: &Arc<FaultyStore>, clock: &Arc<ManualClock>, newest: i64
     for state in [&state, &only] {
         for n in 1..=newest {
             let key = format!("k{}", n % 3);
-            let found = crate::support::stores::n_of(state, Point::at_commit(n), &key).await;
+            let found = n_of(state, Point::at_commit(n), &key).await;
             assert_eq!(found, Some(n), "{case}: as of {n}");
         }
     }
@@ -170,4 +171,107 @@ async fn a_clean_up_begins_with_an_older_checkpoint_where_the_nearest_one_is_tor
         assert_eq!(answers(state, 15).await, before);
     }
     assert_sound(&reborn).await;
+}
+
+/// What others do while a repair is under way.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    /// The very checkpoint that is damaged is made again.
+    Checkpoint,
+    Append,
+    Maintain,
+}
+
+impl Beside {
+    async fn happens(self, state: &RawState, clock: &ManualClock) {
+        match self {
+            Self::Checkpoint => drop(state.log().table().checkpoint().await.unwrap()),
+            Self::Append => {
+                append(state, clock, 7..=7).await;
+                state.materialize(false).await.unwrap();
+                state.log().table().checkpoint().await.unwrap();
+            }
+            Self::Maintain => {
+                clock.set(START + 40 * DAY);
+                state.maintain(&MaintainStep::ALL, false).await.unwrap();
+            }
+        }
+    }
+}
+
+/// What was set aside, by its path.
+async fn aside(objects: &Arc<FaultyStore>) -> Vec<(Path, Bytes)> {
+    let listed: Vec<_> = objects.list(Some(&Path::from("s"))).try_collect().await.unwrap();
+    let mut found = Vec::new();
+    for path in listed.into_iter().map(|meta| meta.location) {
+        if path.as_ref().contains("/damaged/") || path.as_ref().ends_with(".damaged") {
+            let bytes = bytes_of(objects, &path).await;
+            found.push((path, bytes));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_beside_which_others_write_sets_nothing_aside_that_they_have_just_written() {
+    let (built, clock) = (FaultyStore::new(), Arc::new(ManualClock::at(START)));
+    let state = by_version(&open(&built, &clock).await, "s").await;
+    append(&state, &clock, 1..=3).await;
+    state.log().table().checkpoint().await.unwrap();
+    state.materialize(false).await.unwrap();
+    append(&state, &clock, 4..=6).await;
+    state.log().table().checkpoint().await.unwrap();
+    let torn = tear(&built, 6, 2_000, Note::Absent).await;
+    let mut made_beside = 0;
+    for (beside, step) in [(Beside::Checkpoint, 1), (Beside::Append, 3), (Beside::Maintain, 3)] {
+        for call in (0..).step_by(step) {
+            let case = format!("{beside:?} at call {call}");
+            clock.set(START + 6 * DAY);
+            let objects = built.forked();
+            let store = open(&objects, &clock).await;
+            let other = open(&objects.reborn(), &clock).await.raw_state("s").await.unwrap();
+            let (mut reached, let_go) = objects.hold_call(call);
+            let mut repairing = std::pin::pin!(store.repair("s", false));
+            let early = tokio::select! {
+                biased;
+                report = &mut repairing => Some(report),
+                _ = &mut reached => None,
+            };
+            let is_over = early.is_some();
+            let report = match early {
+                Some(report) => report,
+                None => {
+                    beside.happens(&other, &clock).await;
+                    let_go.send(()).unwrap();
+                    repairing.await
+                }
+            };
+            let report = report.unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert!(report.unrepaired.is_empty(), "{case}: {report:?}");
+            made_beside += i32::from(report.steps.is_empty());
+            for (path, bytes) in aside(&objects.reborn()).await {
+                let is_checkpoint = path.as_ref().contains(".checkpoint.parquet");
+                assert!(!is_checkpoint || bytes == torn, "{case}: {path} was whole");
+                assert!(!path.as_ref().ends_with(".json") || is_hint(&path), "{case}: {path}");
+            }
+            let after = open(&objects.reborn(), &clock).await;
+            let sound = after.examine("s").await.unwrap();
+            assert!(sound.is_sound(), "{case}: {sound:?}");
+            let state = after.raw_state("s").await.unwrap();
+            for n in 1..=6 {
+                let key = format!("k{}", n % 3);
+                let found = n_of(&state, Point::at_commit(n), &key).await;
+                assert_eq!(found, Some(n), "{case}: as of {n}");
+            }
+            if is_over {
+                break;
+            }
+        }
+    }
+    assert!(made_beside > 5, "{made_beside}");
+}
+
+/// The hint of the newest checkpoint, or the checksum beside one.
+fn is_hint(path: &Path) -> bool {
+    path.as_ref().ends_with("_last_checkpoint") || path.as_ref().ends_with(".alluvium.json")
 }
