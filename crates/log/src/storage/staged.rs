@@ -52,7 +52,9 @@ impl Storage {
         cutoff_ms: i64,
         dry_run: bool,
     ) -> Result<StagedReport> {
-        let Some(root) = self.folder.clone() else { return Ok(StagedReport::default()) };
+        let Some(root) = self.local.as_ref().map(|local| local.root().to_owned()) else {
+            return Ok(StagedReport::default());
+        };
         let below = below.to_owned();
         let work = move || sweep(&root, &below, cutoff_ms, dry_run);
         let swept = tokio::task::spawn_blocking(work).await;

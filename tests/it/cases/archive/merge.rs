@@ -6,10 +6,12 @@ use std::sync::Arc;
 use alluvium::{MaintainStep, ManualClock, Point, RawState};
 use alluvium_log::{DT, MaintenanceSettings};
 
-use super::{archive, archived, day_of, let_archive, open_both, row_count, set};
+use super::{archive, archived, day_of, let_archive};
 use crate::support::answers::answers;
-use crate::support::faults::FaultyStore;
-use crate::support::stores::{DAY, Home, START, by_time, by_version, commit_of, live};
+use crate::support::faults::{FaultyStore, Left, open_both, work_to_death};
+use crate::support::stores::{
+    DAY, Home, START, by_time, by_version, commit_of, live, row_count, set,
+};
 
 /// Before the archive is looked at: everything else that a run of the job does.
 const BEFORE: [MaintainStep; 2] = [MaintainStep::Materialize, MaintainStep::Compact];
@@ -99,7 +101,7 @@ async fn arc_10_what_came_to_an_archived_day_at_different_times_is_one_run_with_
 async fn arc_11_a_merge_killed_at_any_call_of_either_store_is_made_good() {
     let built = [FaultyStore::new(), FaultyStore::new()];
     let clock = Arc::new(ManualClock::at(START));
-    let state = by_version(&open_both(&built[0], &built[1], &clock).await, "s").await;
+    let state = by_version(&open_both(&built, &clock).await, "s").await;
     let_archive(&state).await;
     set(&state, &[("archive", "cold://far")]).await;
     let mut known = Vec::new();
@@ -117,16 +119,10 @@ async fn arc_11_a_merge_killed_at_any_call_of_either_store_is_made_good() {
     let mut merges = 0;
     for dying in [0, 1] {
         for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
-            let stores = [built[0].forked(), built[1].forked()];
-            let state = open_both(&stores[0], &stores[1], &clock).await;
-            let state = state.raw_state("s").await.unwrap();
-            stores[dying].die_at(call, takes_place);
-            let outcome = state.maintain(&[MaintainStep::Archive], false).await;
-            let died = stores[dying].is_dead();
-            assert!(outcome.is_err() || !died, "call {call}: {outcome:?}");
-            let reborn = [stores[0].reborn(), stores[1].reborn()];
-            let state = open_both(&reborn[0], &reborn[1], &clock).await;
-            let state = state.raw_state("s").await.unwrap();
+            let job =
+                async |state: &RawState| state.maintain(&[MaintainStep::Archive], false).await;
+            let left = work_to_death(&built, &clock, (dying, call, takes_place), job).await;
+            let Left { died, state, .. } = left;
             for _ in 0..2 {
                 for (commit, rows) in [&known[0], &known[7], &known[15]] {
                     assert_eq!(live(&state, Point::at_commit(*commit)).await, *rows, "{call}");
