@@ -26,7 +26,8 @@ fn commit_files(home: &Home) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".json"))
+        // Of a checkpoint in the background a checksum may lie beside them.
+        .filter(|name| name.ends_with(".json") && !name.ends_with(".alluvium.json"))
         .collect();
     names.sort();
     names

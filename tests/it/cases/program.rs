@@ -270,9 +270,19 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
     let names: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
     assert_eq!(
         names,
-        ["materialize", "grid", "compact", "archive", "expire", "checkpoint", "cleanup", "vacuum"]
+        [
+            "materialize",
+            "grid",
+            "tombstones",
+            "compact",
+            "archive",
+            "expire",
+            "checkpoint",
+            "cleanup",
+            "vacuum"
+        ]
     );
-    assert_eq!(steps[2]["outcome"]["files_removed"], json!(12));
+    assert_eq!(steps[3]["outcome"]["files_removed"], json!(12));
     assert_eq!(done[0]["log_after"]["files"], json!(1));
     let written: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     assert_eq!(written["states"], json!([done[0]]));

@@ -45,16 +45,24 @@ struct Queue {
     added: Condvar,
 }
 
-static QUEUE: LazyLock<Arc<Queue>> = LazyLock::new(|| {
+/// The queue of the threads; `None` where no thread could be begun: nobody would ever take anything from it.
+static QUEUE: LazyLock<Option<Arc<Queue>>> = LazyLock::new(|| {
     let queue = Arc::new(Queue::default());
-    for number in 0..THREADS {
+    let begin = |number| {
         let (queue, name) = (queue.clone(), format!("alluvium-sync-{number}"));
-        // Without it others do its work.
-        if let Err(error) = thread::Builder::new().name(name).spawn(move || serve(&queue)) {
-            tracing::warn!(%error, "a thread that waits for the disk could not be begun");
+        thread::Builder::new().name(name).spawn(move || serve(&queue))
+    };
+    let mut begun = 0;
+    for number in 0..THREADS {
+        match begin(number) {
+            Ok(_) => begun += 1,
+            // Others do its work.
+            Err(error) => {
+                tracing::warn!(%error, "a thread that waits for the disk could not be begun");
+            }
         }
     }
-    queue
+    (begun > 0).then_some(queue)
 });
 
 fn serve(queue: &Queue) {
@@ -75,10 +83,12 @@ fn serve(queue: &Queue) {
 pub(super) fn at_once(own: impl FnOnce() -> Outcome, others: Vec<Part>) -> Outcome {
     let (parts, waiting) = (others.len(), Arc::new(Mutex::new(others)));
     let (done, outcomes) = mpsc::channel();
-    for _ in 0..parts {
-        let ticket = Ticket { waiting: waiting.clone(), done: done.clone() };
-        QUEUE.tickets.lock().push_back(ticket);
-        QUEUE.added.notify_one();
+    if let Some(queue) = &*QUEUE {
+        for _ in 0..parts {
+            let ticket = Ticket { waiting: waiting.clone(), done: done.clone() };
+            queue.tickets.lock().push_back(ticket);
+            queue.added.notify_one();
+        }
     }
     let outcome = own();
     let ticket = Ticket { waiting, done };

@@ -19,7 +19,7 @@ use super::{
     Durability, Folders, LocalStore, disk, failed, folder_of, not_put, open_new, put_staged,
 };
 
-/// A data file whose bytes are with the operating system, and that nothing refers to yet.
+/// A data file that nothing refers to yet, and that a commit is to make durable.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
     path: PathBuf,
