@@ -34,7 +34,7 @@ const RUN_GROWTH: u64 = 4;
 /// Changes up to this many are checked against the snapshot before anything is written.
 pub const LOOKUP_ROWS: u64 = 16_384;
 /// How often a materialization starts over when another process was faster.
-const MAX_RACES: u32 = 5;
+const MAX_RACES: u32 = 20;
 
 /// Everything that one attempt works on.
 struct Work {
