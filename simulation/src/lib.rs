@@ -29,7 +29,11 @@ pub mod typed;
 pub mod world;
 
 use std::fmt;
+use std::sync::Arc;
 
+use alluvium::{Durability, Storage};
+
+use store::Disk;
 use world::{Counts, World};
 
 /// Something that does not hold, and how to see it again.
@@ -62,15 +66,29 @@ impl fmt::Display for Find {
 /// Lines of what was done that a find shows, unless all are asked for.
 const SHOWN: usize = 60;
 
-/// Runs one seed on a thread of its own kind: what is random on it is drawn from the seed too.
+/// The URI of an object store on which seeds are run instead of in memory, each below a folder of its own.
+pub const PLACE: &str = "ALLUVIUM_SIMULATION_STORE";
+
+/// Where the objects of a run are kept.
+fn disk(seed: u64) -> Result<Arc<Disk>, String> {
+    let Ok(place) = std::env::var(PLACE) else { return Ok(Disk::new(None)) };
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let folder = format!("{place}/{seed}-{}", begun.map_or(0, |since| since.as_micros()));
+    let storage = Storage::open(&folder, Durability::Os).map_err(|error| error.to_string())?;
+    Ok(Disk::new(Some(storage.object_store().clone())))
+}
+
+/// Runs one seed on a thread of its own kind: what is random on it is drawn from the seed too. Objects lie in memory, or where
+/// [`PLACE`] in the environment says.
 pub fn run(seed: u64, operations: u64, is_traced: bool) -> Result<Counts, Box<Find>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     alluvium_log::seed_randomness(Some(seed));
     let outcome = runtime.block_on(async {
-        let mut world = match World::new(seed).await {
-            Ok(world) => world,
-            Err(broken) => return Err((broken, Vec::new())),
+        let begun = match disk(seed) {
+            Ok(disk) => World::new(seed, disk).await,
+            Err(broken) => Err(broken),
         };
+        let mut world = begun.map_err(|broken| (broken, Vec::new()))?;
         let outcome = world.run(operations).await;
         outcome.map_err(|broken| (broken, std::mem::take(&mut world.trace)))
     });

@@ -4,7 +4,9 @@
 //! operation may have failed (nothing was wrong but that others were at work), the histories of the registers have to be
 //! linearizable ([`linear`]), and each epoch is in the log once, in order.
 
+mod clock;
 pub mod linear;
+mod reader;
 pub mod worker;
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,16 +14,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use alluvium::{KeyFilter, Point, RawState, Store};
+use alluvium::{KeyFilter, Point, RawState};
+use alluvium_log::Archived;
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 
 use linear::{Access, check_register};
-use worker::{Noted, Role, Value};
+use worker::{Noted, Role};
 
 /// The state of all races.
 pub const STATE: &str = "raced";
+
+/// Under which a day is over, merged, archived and vacuumed within a race of minutes; every row stays readable.
+const SETTINGS: [(&str, &str); 6] = [
+    ("commit_retention", "1d"),
+    ("file_retention", "6h"),
+    ("orphan_grace", "6h"),
+    ("as_of_window", "6h"),
+    ("compact_after", "1h"),
+    ("hot_days", "12h"),
+];
 
 /// How many race for how long.
 #[derive(Debug, Clone)]
@@ -47,8 +60,12 @@ pub struct RaceCounts {
     pub reads: u64,
     /// Epochs that were committed.
     pub epochs: u64,
+    /// Times that all keys were counted, now and as of an earlier commit.
+    pub scans: u64,
     /// Runs of the periodic job, and of the other engine's `OPTIMIZE`.
     pub upkeep: u64,
+    /// Commits whose rows the archive has.
+    pub archived: u64,
     /// Files that held rows a second time when it was over.
     pub doubled_files: u64,
     /// Commits of the log.
@@ -56,10 +73,6 @@ pub struct RaceCounts {
 }
 
 impl Race {
-    fn store(&self) -> PathBuf {
-        self.folder.join("store")
-    }
-
     fn spawn(&self, role: Role, number: usize) -> std::io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg("race-worker").arg(role.name()).arg(&self.folder);
@@ -68,14 +81,18 @@ impl Race {
 
     /// Runs it, and tells what does not hold.
     pub async fn run(&self) -> Result<RaceCounts, String> {
-        let store = open(&self.store()).await?;
-        store.state::<Value>(STATE).await.map_err(|error| error.to_string())?;
+        clock::RaceClock::begin(&self.folder)?;
+        let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let state = worker::open(&self.folder).await?;
+        let set = state.raw().set_maintenance(&settings).await;
+        set.map_err(|error| error.to_string())?;
         let mut children = Vec::new();
         for number in 0..self.writers {
             children.push(self.spawn(Role::Writer, number).map_err(|error| error.to_string())?);
         }
-        for role in [Role::Keeper, Role::Optimizer] {
-            children.push(self.spawn(role, 0).map_err(|error| error.to_string())?);
+        let others = [Role::Keeper, Role::Keeper, Role::Reader, Role::Reader, Role::Optimizer];
+        for (number, role) in others.into_iter().enumerate() {
+            children.push(self.spawn(role, number).map_err(|error| error.to_string())?);
         }
         let end = Instant::now() + self.time;
         while Instant::now() < end {
@@ -90,15 +107,8 @@ impl Race {
             }
         }
         let notes = read_notes(&self.folder)?;
-        let state = open(&self.store()).await?.raw_state(STATE).await;
-        verify(&state.map_err(|error| error.to_string())?, &notes).await
+        verify(worker::open(&self.folder).await?.raw(), &notes).await
     }
-}
-
-async fn open(folder: &Path) -> Result<Store, String> {
-    let builder = Store::builder(&folder.display().to_string());
-    let store = builder.durability(alluvium::Durability::Os).open().await;
-    store.map_err(|error| error.to_string())
 }
 
 fn read_notes(folder: &Path) -> Result<Vec<Noted>, String> {
@@ -140,6 +150,7 @@ async fn verify(state: &RawState, notes: &[Noted]) -> Result<RaceCounts, String>
     let log = state.log().refresh().await.map_err(|error| error.to_string())?;
     counts.commits = log.version.unsigned_abs();
     counts.doubled_files = log.files().filter(|file| file.may_double_rows()).count() as u64;
+    counts.archived = Archived::of(&log).map_or(0, |known| known.commit.unsigned_abs());
     let rows = rows_of(state).await?;
     let mut registers: BTreeMap<&str, Vec<Access>> = BTreeMap::new();
     for note in notes {
@@ -175,6 +186,8 @@ async fn verify(state: &RawState, notes: &[Noted]) -> Result<RaceCounts, String>
                     Access { id: *id, is_write: false, invoked: *invoked, returned: *returned };
                 registers.entry(key).or_default().push(access);
             }
+            Noted::Wrong { what } => return Err(what.clone()),
+            Noted::Scanned => counts.scans += 1,
             Noted::Epoch { .. } => counts.epochs += 1,
             Noted::Kept { .. } => counts.upkeep += 1,
         }

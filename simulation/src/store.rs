@@ -52,9 +52,9 @@ impl Parked {
 }
 
 /// What all processes share: the objects, and the calls that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Disk {
-    objects: Arc<InMemory>,
+    objects: Arc<dyn ObjectStore>,
     parked: Mutex<Vec<Parked>>,
     /// Told when a call comes to wait, or an operation ends.
     pub changed: Notify,
@@ -72,14 +72,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Disk {
-    /// An empty disk.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
+    /// An empty disk in memory, or what is kept in an empty store.
+    pub fn new(store: Option<Arc<dyn ObjectStore>>) -> Arc<Self> {
+        Arc::new(Self {
+            objects: store.unwrap_or_else(|| Arc::new(InMemory::new())),
+            parked: Mutex::default(),
+            changed: Notify::new(),
+            commits: Mutex::default(),
+            recent: Mutex::default(),
+            torn: Mutex::default(),
+            aside: Mutex::default(),
+            broken: Mutex::default(),
+        })
     }
 
     /// The objects, to those who look on from outside.
-    pub fn objects(&self) -> &Arc<InMemory> {
+    pub fn objects(&self) -> &Arc<dyn ObjectStore> {
         &self.objects
+    }
+
+    /// All objects as they are now, in a store in memory.
+    pub async fn copied(&self) -> Result<Arc<InMemory>> {
+        let copy = InMemory::new();
+        let listed: Vec<ObjectMeta> = self.objects.list(None).try_collect().await?;
+        for path in listed.into_iter().map(|meta| meta.location) {
+            let bytes = self.objects.get(&path).await?.bytes().await?;
+            copy.put(&path, bytes.into()).await?;
+        }
+        Ok(Arc::new(copy))
     }
 
     /// Whether a process has calls that wait.

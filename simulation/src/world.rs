@@ -161,10 +161,9 @@ pub struct World {
 }
 
 impl World {
-    /// A new store with one state, and processes that are not started yet.
-    pub async fn new(seed: u64) -> Result<Self, Broken> {
+    /// A new store with one state, on an empty disk, and processes that are not started yet.
+    pub async fn new(seed: u64, disk: Arc<Disk>) -> Result<Self, Broken> {
         let mut rng = StdRng::seed_from_u64(seed);
-        let disk = Disk::new();
         let pools = Pools::new(&mut rng);
         let clock = Arc::new(ManualClock::at(pools.begin()));
         let order_by = *[OrderBy::EventTime, OrderBy::Version].choose(&mut rng).unwrap();

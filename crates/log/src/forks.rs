@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::{NO_SUM, seal_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::leases::{CLOCK_MARGIN_MS, LEASE_SPAN_MS};
 use crate::record::{Record, SEED, read_record};
 use crate::storage::Storage;
 use crate::table::TableState;
@@ -76,6 +77,12 @@ pub struct ForkRecord {
     pub renewed_ms: i64,
     /// Where its archive lies, if not in the store.
     pub archive: Option<String>,
+    /// When another process than the one that began it last went on with it, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub taken_over_ms: Option<i64>,
+    /// Whether who made it, or could not, has said that he is through with it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub finished: bool,
     /// When it began to be dropped, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dropped_ms: Option<i64>,
@@ -85,6 +92,14 @@ impl ForkRecord {
     /// The name of the state that it was made of.
     pub fn parent(&self) -> &str {
         self.ancestors.first().map_or("", |parent| &parent.state)
+    }
+
+    /// Until when, in milliseconds since 1970, nothing else may have the name of one that was dropped: whoever may still be at work on
+    /// it, because another process went on with it or because he has not said that he is through, gives up by then.
+    pub fn name_is_kept_until_ms(&self) -> Option<i64> {
+        let at_work = (!self.finished).then_some(self.renewed_ms);
+        let last = self.taken_over_ms.max(at_work)?;
+        Some(last.saturating_add(LEASE_SPAN_MS + CLOCK_MARGIN_MS))
     }
 
     /// Whether it comes from a state, directly or through other forks.
@@ -278,6 +293,9 @@ impl NameFolder {
 pub fn told_unfinished(record: &ForkRecord) -> String {
     let (name, parent) = (&record.name, record.parent());
     match record.dropped_ms {
+        Some(_) if record.name_is_kept_until_ms().is_some() => format!(
+            "the fork {name} of {parent} is being dropped, and who began it may still be at work: an hour and ten minutes later `alluvium fork drop {name}`, or `alluvium maintain`, gives the name back"
+        ),
         Some(_) => format!(
             "the fork {name} of {parent} is being dropped: `alluvium fork drop {name}` brings it to an end"
         ),
@@ -320,6 +338,8 @@ mod tests {
             created_ms: 5,
             renewed_ms: 5,
             archive: None,
+            taken_over_ms: None,
+            finished: false,
             dropped_ms: None,
         };
         let fork = NameClaim::Fork(record.clone());

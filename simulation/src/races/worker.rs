@@ -4,15 +4,16 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use alluvium::{Durability, Error, MaintainStep, State, Store, StoreSettings};
 use futures::future::join_all;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::STATE;
+use super::clock::{RaceClock, machine_micros as now};
+use super::{STATE, reader};
 
 /// The file whose existence tells that the race is over.
 pub const OVER: &str = "over";
@@ -35,6 +36,8 @@ pub enum Role {
     Writer,
     /// It keeps the state small.
     Keeper,
+    /// It reads all there is, now and as it was.
+    Reader,
     /// It is another engine, which merges the log's files.
     Optimizer,
 }
@@ -45,12 +48,14 @@ impl Role {
         match self {
             Self::Writer => "writer",
             Self::Keeper => "keeper",
+            Self::Reader => "reader",
             Self::Optimizer => "optimizer",
         }
     }
 
     fn of(name: &str) -> Option<Self> {
-        [Self::Writer, Self::Keeper, Self::Optimizer].into_iter().find(|role| role.name() == name)
+        let all = [Self::Writer, Self::Keeper, Self::Reader, Self::Optimizer];
+        all.into_iter().find(|role| role.name() == name)
     }
 }
 
@@ -93,6 +98,13 @@ pub enum Noted {
         /// Whose.
         what: String,
     },
+    /// All keys were counted, now and as of an earlier commit, and are as many as they must be.
+    Scanned,
+    /// An answer was wrong.
+    Wrong {
+        /// How.
+        what: String,
+    },
     /// Something failed.
     Failed {
         /// What.
@@ -102,29 +114,29 @@ pub enum Noted {
     },
 }
 
-struct Notes {
+pub(super) struct Notes {
     folder: PathBuf,
     out: Mutex<BufWriter<File>>,
 }
 
 impl Notes {
-    fn note(&self, noted: &Noted) {
+    pub(super) fn note(&self, noted: &Noted) {
         let mut out = self.out.lock().unwrap();
         serde_json::to_writer(&mut *out, noted).unwrap();
         out.write_all(b"\n").unwrap();
     }
 
-    fn failed(&self, what: &str, error: &impl std::fmt::Display) {
+    pub(super) fn wrong(&self, what: &str) {
+        self.note(&Noted::Wrong { what: what.to_owned() });
+    }
+
+    pub(super) fn failed(&self, what: &str, error: &impl std::fmt::Display) {
         self.note(&Noted::Failed { what: what.to_owned(), error: error.to_string() });
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.folder.join(OVER).exists()
     }
-}
-
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
 /// The process: `race-worker ROLE FOLDER NUMBER TASKS`, the arguments after the first.
@@ -144,13 +156,19 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
         match role {
             Role::Writer => writer(&folder, &notes, number, tasks).await,
             Role::Keeper => keeper(&folder, &notes).await,
+            Role::Reader => {
+                let state = open(&folder).await?;
+                reader::read(state.raw(), &notes).await;
+                Ok(())
+            }
             Role::Optimizer => optimizer(&folder, &notes).await,
         }
     })?;
     notes.out.lock().unwrap().flush().map_err(|error| error.to_string())
 }
 
-async fn open(folder: &Path) -> Result<State<Value>, Error> {
+/// The state of a race, by its clock.
+pub(super) async fn open(folder: &Path) -> Result<State<Value>, String> {
     let settings = StoreSettings {
         durability: Durability::Os,
         // Often enough to be seen in a short race.
@@ -158,12 +176,13 @@ async fn open(folder: &Path) -> Result<State<Value>, Error> {
         ..StoreSettings::default()
     };
     let uri = folder.join("store").display().to_string();
-    let store = Store::builder(&uri).settings(settings).open().await?;
-    store.state::<Value>(STATE).await
+    let builder = Store::builder(&uri).settings(settings).clock(Arc::new(RaceClock::of(folder)?));
+    let store = builder.open().await.map_err(|error| error.to_string())?;
+    store.state::<Value>(STATE).await.map_err(|error| error.to_string())
 }
 
 async fn writer(folder: &Path, notes: &Notes, number: usize, tasks: usize) -> Result<(), String> {
-    let state = open(folder).await.map_err(|error| error.to_string())?;
+    let state = open(folder).await?;
     let state = &state;
     let all = (0..tasks).map(|task| async move {
         let mut sequence = 0;
@@ -216,11 +235,12 @@ async fn epoch(state: &State<Value>, notes: &Notes, id: i64) {
         Ok(number) => number,
         Err(error) => return notes.failed("looking for the last epoch", &error),
     };
+    let log = state.raw().log();
     let mut epoch = match state.raw().epoch(EPOCH_APP, number) {
         Ok(epoch) => epoch,
         Err(error) => return notes.failed("beginning an epoch", &error),
     };
-    let outcome = match epoch.stage(&epoch_row(number, id)).await {
+    let outcome = match epoch.stage(&epoch_row(number, id, log.clock().now_micros())).await {
         Ok(_) => epoch.commit().await,
         Err(error) => Err(error),
     };
@@ -241,19 +261,17 @@ async fn next_epoch(state: &State<Value>) -> Result<i64, Error> {
     Ok(log.table().transaction(EPOCH_APP).await?.map_or(0, |last| last + 1))
 }
 
-fn epoch_row(number: i64, id: i64) -> arrow::array::RecordBatch {
-    use std::sync::Arc;
-
+fn epoch_row(number: i64, id: i64, event_time: i64) -> arrow::array::RecordBatch {
     use arrow::array::{Int64Array, StructArray};
     use arrow::datatypes::{DataType, Field, Fields};
     let fields = Fields::from(vec![Field::new("id", DataType::Int64, false)]);
     let value = StructArray::new(fields, vec![Arc::new(Int64Array::from(vec![id]))], None);
     let key = format!("epoch/{number}");
-    crate::rows::value_batch([key.as_str()], [number], &[now()], Arc::new(value))
+    crate::rows::value_batch([key.as_str()], [number], &[event_time], Arc::new(value))
 }
 
 async fn keeper(folder: &Path, notes: &Notes) -> Result<(), String> {
-    let state = open(folder).await.map_err(|error| error.to_string())?;
+    let state = open(folder).await?;
     while !notes.is_over() {
         match state.raw().maintain(&MaintainStep::ALL, false).await {
             Ok(_) => notes.note(&Noted::Kept { what: "maintain".to_owned() }),

@@ -1,7 +1,5 @@
 //! The end of a run: everything is asked once more, of the store as it was left, folded, rebuilt, maintained and erased.
 
-use std::sync::Arc;
-
 use alluvium::{Clock, Leadership, Point, RawState, Storage, Store};
 use alluvium_log::{Archived, Expired};
 use futures::TryStreamExt;
@@ -29,7 +27,7 @@ impl World {
         self.look().await?;
         // Who was making a fork is taken for dead.
         self.clock.set(self.clock.now_micros() + 2 * HOUR);
-        let objects = Arc::new(self.disk.objects().fork());
+        let objects = self.disk.copied().await.map_err(|error| error.to_string())?;
         let storage = Storage::from_object_store(objects, "end://");
         let builder = Store::builder("end://").storage(storage).clock(self.clock.clone());
         let store = builder.open().await.map_err(told)?;

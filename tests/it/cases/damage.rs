@@ -4,6 +4,7 @@
 mod archive;
 mod harm;
 mod torn;
+mod two;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

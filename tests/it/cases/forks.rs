@@ -6,6 +6,7 @@ mod faults;
 mod program;
 mod promote;
 mod shared;
+mod sleepers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -217,8 +217,13 @@ impl Storage {
             }
             let is_commit = name.ends_with(".json");
             // Commits before any checkpoint are what is left of a log, or a fork that is not whole.
-            let claim = NameFolder::of(self).read(state).await;
-            may_be_part = is_commit && matches!(claim, Ok(Some(NameClaim::Fork(_))));
+            may_be_part = is_commit
+                && match NameFolder::of(self).read(state).await {
+                    Ok(claim) => matches!(claim, Some(NameClaim::Fork(_))),
+                    // A record that is damaged keeps nobody from reading the state.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => false,
+                    Err(error) => return Err(error),
+                };
             if !may_be_part {
                 return Ok(is_commit || name.ends_with(".parquet"));
             }

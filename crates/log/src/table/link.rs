@@ -228,11 +228,11 @@ impl<'a> Linking<'a> {
         data.chain(self.plan.log.iter().cloned()).collect()
     }
 
-    /// Puts the gate in place: from now on there is a table. Then what spares readers commits.
+    /// Puts the gate in place: from now on there is a table. Then what spares readers commits. Gives the gate's bytes.
     ///
     /// # Errors
     /// Something of it is missing: somebody else removes files there.
-    pub async fn open(&self) -> Result<()> {
+    pub async fn open(&self) -> Result<Bytes> {
         let there = list(self.store, &self.to).await?;
         let needed = self.needed().into_iter().map(|path| joined(&self.to, &path));
         if let Some(missing) = needed.into_iter().find(|path| !there.contains(path.as_ref())) {
@@ -243,12 +243,20 @@ impl<'a> Linking<'a> {
         }
         let bytes = self.bytes_of(&self.plan.gate).await?;
         self.put(&self.plan.gate, &bytes, |found| *found == bytes).await?;
-        self.link(&self.plan.after).await
+        self.link(&self.plan.after).await?;
+        Ok(bytes)
     }
 
-    /// Takes the gate away again.
-    pub async fn close(&self) -> Result<()> {
-        match self.store.delete(&joined(&self.to, &self.plan.gate)).await {
+    /// Takes the gate away again, if what lies there has its bytes, and is not of another table by now.
+    pub async fn close(&self, gate: &Bytes) -> Result<()> {
+        let path = joined(&self.to, &self.plan.gate);
+        let closed = async {
+            match self.store.get(&path).await?.bytes().await? == *gate {
+                true => self.store.delete(&path).await,
+                false => Ok(()),
+            }
+        };
+        match closed.await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::from(error).context(&self.to)),
         }

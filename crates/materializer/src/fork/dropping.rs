@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alluvium_log::{
     CLOCK_MARGIN_MS, Clock, Error, ErrorKind, ForkRecord, LEASE_SPAN_MS, Log, LogOptions,
-    NameFolder, Result, Storage, archive_path, log_path, told_unfinished,
+    NameClaim, NameFolder, Result, Storage, archive_path, identity_of, log_path, told_unfinished,
 };
 use futures::TryStreamExt;
 use futures::future::try_join_all;
@@ -63,7 +63,10 @@ pub async fn drop_fork(storage: &Storage, name: &str, options: &LogOptions) -> R
     if let Some(home) = archive_home(&record, options)? {
         files += dropping.remove_all(&home, &Path::from(archive_path(name))).await?;
     }
-    names.give_back_own(name, &record.id).await?;
+    // Who began it may be at work on it, and must find its name taken.
+    if record.name_is_kept_until_ms().is_none_or(|until_ms| until_ms <= now_ms) {
+        names.give_back_own(name, &record.id).await?;
+    }
     metrics::counter!(crate::metrics::FORKS_DROPPED).increment(1);
     Ok(DropReport {
         name: name.to_owned(),
@@ -79,18 +82,68 @@ pub fn is_left_over(record: &ForkRecord, grace_ms: i64, now_ms: i64) -> bool {
     last_ms.saturating_add(grace_ms.max(LEASE_SPAN_MS + CLOCK_MARGIN_MS)) < now_ms
 }
 
-/// Removes what there is of a fork that could not be made, whose gate was not put in place.
-pub(super) async fn remove_unfinished(snapshot: &Snapshot, record: &ForkRecord) -> Result<()> {
+/// Removes what there is of a fork that its maker could not bring to its end, unless somebody else has done so meanwhile.
+pub(super) async fn clear_up(snapshot: &Snapshot, record: &ForkRecord) -> Result<()> {
     let storage = snapshot.storage();
-    let names = NameFolder::of(storage);
+    let (names, options) = (NameFolder::of(storage), snapshot.log().options());
     match names.fork(&record.name).await? {
-        Some(found) if found.id == record.id && !storage.has_state(&record.name).await? => {}
-        _ => return names.give_back_own(&record.name, &record.id).await,
+        Some(found) if found.id == record.id && found.dropped_ms.is_none() => {
+            match state_of_name(storage, record, options).await? {
+                Some(identity) if identity == record.id => Ok(()),
+                // A state was created before the name was taken.
+                Some(_) => names.give_back_own(&record.name, &record.id).await,
+                None => {
+                    names.note(&dropped_now(&found, options)).await?;
+                    drop_fork(storage, &record.name, options).await.map(drop)
+                }
+            }
+        }
+        _ => clear_up_late(snapshot, record).await,
     }
-    let options = snapshot.log().options();
-    let record = ForkRecord { dropped_ms: Some(options.clock.now_ms()), ..record.clone() };
-    names.note(&record).await?;
+}
+
+/// What the state by the name of a fork is, if there is one.
+pub(super) async fn state_of_name(
+    storage: &Storage,
+    record: &ForkRecord,
+    options: &LogOptions,
+) -> Result<Option<String>> {
+    if !storage.has_state(&record.name).await? {
+        return Ok(None);
+    }
+    let options = LogOptions { background_checkpoints: false, ..options.clone() };
+    let log = Log::open(storage, &record.name, options).await?;
+    Ok(log.map(|log| identity_of(&log.state()).to_owned()))
+}
+
+/// Removes what a maker has written who slept while its fork was dropped. Who has the name by now for something else has waited until
+/// no maker could be at work any more.
+pub(super) async fn clear_up_late(snapshot: &Snapshot, record: &ForkRecord) -> Result<()> {
+    let storage = snapshot.storage();
+    let (names, options) = (NameFolder::of(storage), snapshot.log().options());
+    match names.read(&record.name).await? {
+        Some(NameClaim::Fork(found)) if found.id == record.id && found.dropped_ms.is_some() => {
+            names.note(&ForkRecord { finished: true, ..found }).await?;
+        }
+        Some(_) => return Ok(()),
+        None => {
+            let dropped = NameClaim::Fork(dropped_now(record, options));
+            if names.claim(&record.name, &dropped).await?.is_some() {
+                return Ok(());
+            }
+            // Who has created a state meanwhile has given the name back already.
+            if storage.has_state(&record.name).await? {
+                return names.give_back_own(&record.name, &record.id).await;
+            }
+        }
+    }
     drop_fork(storage, &record.name, options).await.map(drop)
+}
+
+/// What its own maker says of a fork that he drops.
+fn dropped_now(record: &ForkRecord, options: &LogOptions) -> ForkRecord {
+    let dropped_ms = Some(options.clock.now_ms());
+    ForkRecord { finished: true, dropped_ms, ..record.clone() }
 }
 
 /// Where the archive of a whole fork lies as it is set now; `None` where the fork can't be opened.

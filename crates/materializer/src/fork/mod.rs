@@ -159,7 +159,7 @@ impl<'a> Work<'a> {
         if let Err(error) = made {
             // Without its gate there is nothing of it that anybody could see.
             if error.kind() != ErrorKind::Storage && error.kind() != ErrorKind::Unknown {
-                dropping::remove_unfinished(self.snapshot, &record).await?;
+                dropping::clear_up(self.snapshot, &record).await?;
             }
             return Err(error);
         }
@@ -216,9 +216,15 @@ impl<'a> Work<'a> {
         if options.dry_run {
             return Ok(plan.report(&record, ForkOutcome::DryRun));
         }
-        let record = ForkRecord { renewed_ms: self.now_ms(), ..record };
+        let now_ms = self.now_ms();
+        let record = ForkRecord { renewed_ms: now_ms, taken_over_ms: Some(now_ms), ..record };
         self.names.note(&record).await?;
-        self.make(record.clone(), &plan).await.map_err(cut)?;
+        if let Err(error) = self.make(record.clone(), &plan).await {
+            if error.kind() == ErrorKind::Conflict {
+                dropping::clear_up_late(self.snapshot, &record).await?;
+            }
+            return Err(cut(error));
+        }
         Ok(plan.report(&record, ForkOutcome::Finished))
     }
 
@@ -249,6 +255,8 @@ impl<'a> Work<'a> {
             created_ms: now_ms,
             renewed_ms: now_ms,
             archive: settings.archive,
+            taken_over_ms: None,
+            finished: false,
             dropped_ms: None,
         })
     }
@@ -333,11 +341,25 @@ impl<'a> Work<'a> {
         metadata.properties.insert(PROPERTY_FORK.to_owned(), record.id.clone());
         metadata.properties.insert(PROPERTY_FORK_OF.to_owned(), record.parent().to_owned());
         self.fill(&linking, &mut record, vec![Action::Metadata(metadata)]).await?;
-        linking.open().await?;
+        let gate = linking.open().await?;
         // Whoever took the fork for a left-over and dropped it meanwhile has the record first.
         let found = self.names.fork(self.name).await?;
-        if found.is_none_or(|found| found.id != record.id || found.dropped_ms.is_some()) {
-            linking.close().await?;
+        let found = match found {
+            Some(found) if found.id == record.id && found.dropped_ms.is_none() => found,
+            // The gate is that of another fork by now.
+            Some(other) if other.id != record.id => return Err(dropped_meanwhile(self.name)),
+            _ => {
+                linking.close(&gate).await?;
+                return Err(dropped_meanwhile(self.name));
+            }
+        };
+        // From now on its name is free as soon as it is dropped.
+        let noted = self.names.note(&ForkRecord { finished: true, ..found }).await;
+        noted.map_err(|error| error.context("the fork is made, but that could not be noted"))?;
+        let (storage, options) = (self.snapshot.storage(), self.log().options());
+        let identity = dropping::state_of_name(storage, &record, options).await?;
+        if identity.as_ref() != Some(&record.id) {
+            dropping::clear_up(self.snapshot, &record).await?;
             return Err(dropped_meanwhile(self.name));
         }
         metrics::counter!(crate::metrics::FORKS_MADE).increment(1);
@@ -370,9 +392,8 @@ impl<'a> Work<'a> {
         let now_ms = self.now_ms();
         let silent_ms = now_ms.saturating_sub(record.renewed_ms);
         let found = self.names.fork(self.name).await?;
-        if found.is_none_or(|found| found.id != record.id || found.dropped_ms.is_some()) {
-            return Err(dropped_meanwhile(self.name));
-        }
+        let is_ours = |found: &ForkRecord| found.id == record.id && found.dropped_ms.is_none();
+        let Some(found) = found.filter(is_ours) else { return Err(dropped_meanwhile(self.name)) };
         if silent_ms < RENEWED_AFTER_MS {
             return Ok(());
         }
@@ -385,7 +406,7 @@ impl<'a> Work<'a> {
                 ),
             ));
         }
-        record.renewed_ms = now_ms;
+        *record = ForkRecord { renewed_ms: now_ms, ..found };
         self.names.note(record).await
     }
 

@@ -15,7 +15,7 @@ use crate::support::stores::{
 };
 
 /// A state with a snapshot, a merged day and, if so wished, no first commit any more.
-async fn built(clock: &Arc<ManualClock>, is_cleaned_up: bool) -> Arc<FaultyStore> {
+pub(super) async fn built(clock: &Arc<ManualClock>, is_cleaned_up: bool) -> Arc<FaultyStore> {
     let faulty = FaultyStore::new();
     let state = by_version(&open(&faulty, clock).await, "s").await;
     for n in 1..=3 {
@@ -208,7 +208,7 @@ async fn a_dropper_that_dies_at_any_call_leaves_a_whole_fork_or_none() {
     }
 }
 
-fn store_of(faulty: &Arc<FaultyStore>) -> Arc<Arc<dyn object_store::ObjectStore>> {
+pub(super) fn store_of(faulty: &Arc<FaultyStore>) -> Arc<Arc<dyn object_store::ObjectStore>> {
     Arc::new(faulty.reborn())
 }
 
