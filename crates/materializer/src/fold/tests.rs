@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod budget;
+mod bytes;
 mod memory;
 mod merge;
 mod parts;
+mod tree;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
