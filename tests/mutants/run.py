@@ -5,7 +5,7 @@ usage: tests/mutants/run.py [--again] [--unit] [--tests REGEX] [--seconds N] [--
        tests/mutants/run.py --table         what came of the runs so far, by files
        tests/mutants/run.py --survivors     those that no test caught, and nothing explains
 
-Without a GROUP, all of those below; with --unit, unit tests only; with --tests, of `it` only tests whose names match.
+Without a GROUP, all of those below; the end of a file's path stands for its mutants alone; with --unit, unit tests only; with --tests, of `it` only tests whose names match.
 
 `cargo mutants --list` tells the mutants (`cargo install cargo-mutants`). `weave/` puts all of them into a copy of the tree in
 target/mutants, where each does nothing unless MUTANT is its number; those that don't compile are left out, as rustc names them. Then
@@ -38,7 +38,7 @@ GROUPS = {
 # These measure, or need what a copy of the tree has not.
 SKIPPED = re.compile(r"^(git_history|planted|cases::performance|simulation::races|golden::make)")
 FEWER = {"ALLUVIUM_CASES": "1", "ALLUVIUM_STEPS": "40", "ALLUVIUM_KILLS": "4"}
-lock = threading.Lock()
+lock, RUNNING = threading.Lock(), set()
 
 
 def read(name, default):
@@ -145,6 +145,7 @@ def run(program, tests, seconds, variables):
     command = [program, "--exact", "--test-threads=1", *tests]
     process = subprocess.Popen(command, cwd=folder_of(program), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                stdin=subprocess.DEVNULL, preexec_fn=limit, text=True, errors="replace")
+    RUNNING.add(process.pid)
     late = []
 
     def watch():
@@ -167,6 +168,7 @@ def run(program, tests, seconds, variables):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
         os.killpg(process.pid, signal.SIGKILL)
+    RUNNING.discard(process.pid)
     shutil.rmtree(folder, ignore_errors=True)
     status = "timed out" if late else failed or ("passed" if status == 0 else f"the program ended with {status}")
     return status, time.monotonic() - began
@@ -207,7 +209,7 @@ def measure(programs, mutants, jobs, wanted):
 
 
 def outcome_of(mutant, programs, reach, seconds):
-    """Runs the tests that reach a mutant: those of the crates at once, those of `it` in portions that take longer and longer."""
+    """Runs the tests that reach a mutant: in portions that take longer and longer."""
     by_target = collections.defaultdict(list)
     for name, found in reach.items():
         if mutant["name"] in found["reached"]:
@@ -215,19 +217,17 @@ def outcome_of(mutant, programs, reach, seconds):
             by_target[target].append((found["seconds"], test))
     if not by_target:
         return {"outcome": "not reached"}
-    portions = []
-    for target, tests in sorted(by_target.items(), key=lambda of: (of[0] == "it", sum(s for s, _ in of[1]))):
-        taken = 0
-        for spent, test in sorted(tests):
-            if target == "it" and taken + spent > seconds and taken:
+    own, portions = "alluvium_" + mutant["file"].split("/")[1], []
+    for target in sorted(by_target, key=lambda target: (target == "it", target != own, target)):
+        taken, fresh = 0, True
+        for spent, test in sorted(by_target[target]):
+            if taken + spent > seconds and portions:
                 break
-            begins = not portions or portions[-1][0] != target or portions[-1][1] > (30 if target != "it" else max(4, taken / 2))
-            if begins:
+            if fresh or portions[-1][1] > max(2, taken / 2):
                 portions.append([target, 0, [], 0])
             portions[-1][1] += spent
             portions[-1][2].append(test)
-            portions[-1][3] = spent
-            taken += spent
+            portions[-1][3], taken, fresh = spent, taken + spent, False
     ran, total = 0, 0
     for target, _, tests, longest in portions:
         found, spent = run(programs[target], tests, 10 + 8 * longest, {"MUTANT": str(mutant["id"])})
@@ -278,6 +278,8 @@ def main():
     chosen = parser.parse_args()
     if chosen.table or chosen.survivors:
         return report(chosen.survivors)
+    # Whoever ends this ends what it has started: the tests have groups of their own.
+    signal.signal(signal.SIGTERM, lambda *_: ([os.killpg(pid, signal.SIGKILL) for pid in list(RUNNING)], os._exit(1)))
     shutil.rmtree(WORK / "tmp", ignore_errors=True)
     (WORK / "tmp").mkdir(parents=True)
     # All groups are woven whichever are run, so that there is one build.
@@ -288,7 +290,7 @@ def main():
     reach = measure(programs, mutants, chosen.jobs, chosen.tests)
     outcomes = {} if chosen.again else read("outcomes.json", {})
     outcomes = {m["name"]: outcomes[m["name"]] for m in mutants if m["name"] in outcomes}
-    patterns = [pathlib.PurePath(p) for group in groups for p in GROUPS[group]]
+    patterns = [pattern for group in groups for pattern in GROUPS.get(group, [group])]
 
     def one(mutant):
         if mutant["id"] in left_out:
@@ -305,7 +307,7 @@ def main():
                 print(mutant["at"], mutant["name"].split(": ", 1)[1], found, flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        todo = [m for m in mutants if any(pathlib.PurePath(m["file"]).match(str(p)) for p in patterns)
+        todo = [m for m in mutants if any(pathlib.PurePath(m["file"]).match(pattern) for pattern in patterns)
                 and outcomes.get(m["name"], {}).get("outcome", "") in ("", "survived", "not reached", "unviable", "not woven")]
         for done in [pool.submit(one, mutant) for mutant in todo]:
             done.result()

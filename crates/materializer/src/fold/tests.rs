@@ -6,9 +6,13 @@
 
 mod budget;
 mod bytes;
+mod copy;
+mod gather;
+mod keep;
 mod memory;
 mod merge;
 mod parts;
+mod ties;
 mod tree;
 
 use std::cmp::Ordering;
