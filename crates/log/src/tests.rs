@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use futures::TryStreamExt;
 
 use crate::{
-    Durability, EpochOutcome, ErrorKind, FooterCache, Log, LogOptions, OrderBy, ReadSpec,
-    RowFilter, StateDefinition, StateSettings, Storage, read_file,
+    Durability, EpochOutcome, ErrorKind, FooterCache, Log, LogOptions, ManualClock, OrderBy,
+    ReadSpec, Receipt, RowFilter, StateDefinition, StateSettings, Storage, read_file,
 };
 
 fn fields() -> Fields {
@@ -95,7 +95,9 @@ async fn an_epoch_is_applied_once_by_whoever_sends_it_and_an_older_owner_is_fenc
         epoch.stage(&changes(&[("k", number, number)])).await?;
         epoch.commit().await
     }
-    assert!(matches!(send(&old, 5).await.unwrap(), EpochOutcome::Committed(_)));
+    let sent = send(&old, 5).await.unwrap();
+    let is_told = |r: Receipt| (r.commit, r.rows, r.first_version, r.last_version) == (1, 1, 5, 5);
+    assert!(matches!(sent, EpochOutcome::Committed(receipt) if is_told(receipt)), "{sent:?}");
     assert_eq!(send(&old, 5).await.unwrap(), EpochOutcome::AlreadyApplied { last: 5 });
     assert_eq!(send(&old, 3).await.unwrap(), EpochOutcome::AlreadyApplied { last: 5 });
     assert_eq!(send(&new, 5).await.unwrap(), EpochOutcome::AlreadyApplied { last: 5 });
@@ -105,6 +107,25 @@ async fn an_epoch_is_applied_once_by_whoever_sends_it_and_an_older_owner_is_fenc
     let third = Log::open(&storage, "s", LogOptions::default()).await.unwrap().unwrap();
     assert_eq!(send(&third, 6).await.unwrap(), EpochOutcome::AlreadyApplied { last: 6 });
     assert_eq!(read_all(&third, RowFilter::default()).await.len(), 2);
+}
+
+/// So that versions are told apart by the time at which they were the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_commit_is_later_than_the_one_before_also_by_a_clock_that_stands_still_or_steps_back()
+{
+    let storage = Storage::open("memory://", Durability::Os).unwrap();
+    let clock = Arc::new(ManualClock::at(1_000_000_000));
+    let options = LogOptions { clock: clock.clone(), ..LogOptions::default() };
+    let definition = StateDefinition::new(&fields(), StateSettings::default()).unwrap();
+    let log = Log::create(&storage, "s", &definition, options).await.unwrap().0;
+    let mut before = log.state().timestamp_ms;
+    for shown_ms in [1_000_000, 1_000_000, 500_000, 500_000, 2_500_000] {
+        clock.set(shown_ms * 1_000);
+        log.append(&changes(&[("k", 1, 1)])).await.unwrap();
+        let now = log.state().timestamp_ms;
+        assert_eq!(now, shown_ms.max(before + 1));
+        before = now;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

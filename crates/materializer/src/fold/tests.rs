@@ -5,9 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod budget;
+mod bytes;
+mod copy;
+mod gather;
+mod keep;
 mod memory;
 mod merge;
 mod parts;
+mod ties;
+mod tree;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -180,3 +180,6 @@ fn choose_doubled(runs: Vec<Run>, input_bytes: u64) -> (Vec<Run>, bool) {
     }
     (taken, false)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alluvium_log::{Error, ErrorKind, OrderBy, Rank};
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -177,6 +177,16 @@ async fn an_input_out_of_order_is_refused_and_named() {
 }
 
 #[tokio::test]
+async fn rows_out_of_order_are_told_by_their_keys_long_ones_cut_short() {
+    for (length, shown) in [(80, "é".repeat(80)), (81, format!("{}…", "é".repeat(80)))] {
+        let rows = [row(&"é".repeat(length), 1), row("b", 1)];
+        let error = failure(vec![in_memory(&[&rows])]).await;
+        let told = format!("\"b\" comes after \"{shown}\"");
+        assert!(error.message().contains(&told), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_of_an_input_ends_the_merge_with_it() {
     let broken = stream::iter([
         Ok(batch_of(&[row("a", 1)])),
@@ -333,6 +343,63 @@ async fn a_batch_without_a_key_or_of_another_schema_is_refused() {
     let no_fold = narrow.project(&[1, 0]).unwrap().schema();
     let error = failure_of(Ok(merge(OrderBy::EventTime, no_fold, vec![], 1))).await;
     assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+}
+
+#[tokio::test]
+async fn a_schema_that_lacks_a_column_or_has_another_name_or_type_is_refused() {
+    let own = schema();
+    let changed = |change: fn(&mut Vec<Field>)| {
+        let mut fields: Vec<Field> = own.fields().iter().map(|f| f.as_ref().clone()).collect();
+        change(&mut fields);
+        Arc::new(Schema::new(fields))
+    };
+    let others = [
+        changed(|fields| fields.truncate(5)),
+        changed(|fields| fields.swap(0, 1)),
+        changed(|fields| fields[1] = fields[1].clone().with_name("number")),
+        changed(|fields| fields[5] = Field::new(fields[5].name(), DataType::Int64, false)),
+    ];
+    for other in others {
+        let error = failure_of(Ok(merge(OrderBy::EventTime, other, vec![], 1))).await;
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        assert!(error.message().contains("columns that are not its own"), "{error}");
+    }
+    // Batches are held against the schema of their fold in the same way.
+    let of = |column: usize, field: Field| {
+        let mut fields: Vec<Field> = own.fields().iter().map(|f| f.as_ref().clone()).collect();
+        fields[column] = field;
+        let array = arrow::array::new_empty_array(fields[column].data_type());
+        let mut columns = batch_of(&[]).columns().to_vec();
+        columns[column] = array;
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+    };
+    let whole = [
+        of(6, Field::new("other", DataType::Utf8, true)),
+        of(6, Field::new("label", DataType::Int64, true)),
+    ];
+    for batch in whole {
+        let error = super::super::batch::KeyedBatch::try_new(batch, &own).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_without_what_decides_is_refused_where_the_schema_would_allow_it() {
+    let good = batch_of(&[row("a", 1), row("b", 1)]);
+    let own = schema();
+    let nullable = own.fields().iter().map(|f| f.as_ref().clone().with_nullable(true));
+    let nullable = Arc::new(Schema::new(nullable.collect::<Vec<_>>()));
+    for column in 0..alluvium_log::FOLD_COLUMNS {
+        let mut columns = good.columns().to_vec();
+        columns[column] = arrow::array::new_null_array(columns[column].data_type(), 2);
+        let batch = RecordBatch::try_new(nullable.clone(), columns).unwrap();
+        let inputs = vec![SortedInput::Batches(vec![batch])];
+        let merged = merge(OrderBy::EventTime, nullable.clone(), inputs, 8192);
+        let error = failure_of(Ok(merged)).await;
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let name = nullable.field(column).name();
+        assert!(error.message().contains(&format!("a row has no {name}")), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "current_thread")]
