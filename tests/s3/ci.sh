@@ -210,7 +210,7 @@ is_refused 2 append race "$work/erased.jsonl"
 is_value 3 race one-3 --savepoint before
 is_value 6 trial three-6
 alluvium maintain --quiet >/dev/null
-alluvium verify race trial --quiet >/dev/null
+alluvium verify --quiet >/dev/null
 alluvium fork drop trial --quiet >/dev/null
 [ "$(alluvium states --output jsonl --quiet | wc -l)" = 1 ] || fail "a dropped fork is listed: $(alluvium states)"
 alluvium verify --deep race --quiet >/dev/null
