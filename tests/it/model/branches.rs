@@ -119,7 +119,11 @@ pub(crate) async fn promote(world: &mut World, handle: usize) {
     let outcome = world.stores[handle].promote_fork(&branch.world.name, &options).await;
     let again = branch.is_promoted && branch.since >= branch.world.newest;
     match outcome {
-        Err(error) if branch.is_orphan => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+        Err(error) if branch.is_orphan => {
+            // A handle that had it open says that it is another one by now.
+            let is_gone = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IdentityChanged);
+            assert!(is_gone, "{error}");
+        }
         Err(error) if error.kind() == ErrorKind::PointUnavailable => {
             let base = Point::at_commit(branch.since);
             let is_gone = world.kind.expires && !is_promised(&branch.world, base);
