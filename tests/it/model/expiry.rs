@@ -8,7 +8,6 @@ use rand::seq::IndexedRandom;
 
 use super::ledger::Row;
 use super::run::World;
-use crate::support::stores::DAY;
 
 const MINUTE: i64 = 60_000_000;
 /// Settings under which everything expires within days.
@@ -76,15 +75,6 @@ impl Folds {
     fn of_window(&self, now: i64) -> impl Iterator<Item = (Fold, i64)> + '_ {
         let replaced = self.0.iter().skip(1).map(|next| next.made).chain([i64::MAX]);
         self.0.iter().copied().zip(replaced).filter(move |(_, replaced)| *replaced > now - WINDOW)
-    }
-
-    /// The commits of those of them that were the newest at a mark of the grid, and not only made or replaced then.
-    pub(crate) fn at_marks(&self, now: i64) -> impl Iterator<Item = i64> + '_ {
-        self.of_window(now).filter_map(move |(fold, replaced)| {
-            let mut marks = (0..GRID_MARKS).map(|days| now.div_euclid(DAY) * DAY - days * DAY);
-            let is_marked = marks.any(|mark| fold.made < mark && mark < replaced);
-            (is_marked && fold.log_commit > 0).then_some(fold.log_commit)
-        })
     }
 }
 
