@@ -103,13 +103,22 @@ export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 # a proxy for the outside world kno
 
 # --- the model and other cases, on a bucket
 
-# Those that look at a store through the library alone; others look at the files of a folder, or let delta-rs write to it.
+# Those that look at a store through the library alone; others look at the files of a folder, let delta-rs write to it, or have stores
+# in memory.
 tests=(
-  model::a_state_ordered_by model::a_state_by_version_in_tiny
+  model::a_state_ordered_by model::a_state_by_version_in_tiny model::a_state_by_event_time_whose_log_expires
   cases::concurrency cases::embedded cases::leader cases::recovery
+  cases::leases::lea_10 cases::leases::what_is_held cases::erase cases::forks
 )
 left_out=(con_01 con_02 con_03 con_06 con_09 con_10 emb_07 rec_02 rec_04 rec_05 rec_06
-  goes_on_beside_a_state_that_fails is_replaced_under_a_long_job)
+  goes_on_beside_a_state_that_fails is_replaced_under_a_long_job
+  erase::damage files_of_another_engine the_program_erases what_is_archived_is_erased an_archive_out_of_reach
+  an_erase_killed a_move_that_began what_a_late_move on_its_way_is_refused keys_that_are_erased_before_it
+  while_an_erase_writes_over
+  forks::archive forks::faults forks::program forks::shared nothing_is_copied a_dropped_fork_is_gone a_fork_that_is_not_whole
+  an_erase_beside_a_fork promoting_killed what_others_change that_begins_with_a_checkpoint
+  # Of many days: minutes on a bucket.
+  a_fork_is_what_its_parent a_fork_of_a_log_whose_days the_parent_becomes_what a_fork_that_outlives erases_and_moves_at_once)
 skips=()
 for name in "${left_out[@]}"; do skips+=(--skip "$name"); done
 ALLUVIUM_TEST_STORE=s3://alluvium/tests ALLUVIUM_CASES=${ALLUVIUM_CASES:-1} ALLUVIUM_STEPS=${ALLUVIUM_STEPS:-15} \
@@ -151,6 +160,60 @@ alluvium maintain race --quiet >/dev/null
 alluvium verify race --quiet >/dev/null
 rows=$(alluvium scan race --output jsonl --quiet | wc -l)
 [ "$rows" = 24 ] || fail "a scan lists $rows keys of 24"
+
+# A fork is what its parent was, and comes back once; what is erased is in neither, nor in any file; a savepoint's name is a point.
+value() { alluvium get "$@" --output jsonl --quiet | python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["value"]["n"])'; }
+is_value() { # WANTED ARGUMENTS..
+  local wanted=$1 found
+  shift
+  found=$(value "$@") || fail "get $* failed"
+  [ "$found" = "$wanted" ] || fail "get $* tells $found, not $wanted"
+}
+is_refused() { # EXIT-CODE ARGUMENTS..
+  local wanted=$1 code=0
+  shift
+  alluvium "$@" > "$work/refused" 2>&1 || code=$?
+  [ $code = "$wanted" ] || fail "$* ended with $code, not $wanted: $(cat "$work/refused")"
+}
+change() { printf '{"key":"%s","value":{"n":%s},"version":%s}\n' "$2" "$3" "$3" | alluvium append "$1" --quiet; }
+alluvium savepoint create race before --quiet >/dev/null
+alluvium fork race trial --quiet >/dev/null
+is_value 3 trial one-3
+change trial one-3 103
+change trial new-1 101
+change race two-2 102
+is_value 3 race one-3
+is_value 2 trial two-2
+alluvium maintain trial --quiet >/dev/null
+alluvium verify trial --quiet >/dev/null
+alluvium fork promote trial --quiet >/dev/null
+is_value 103 race one-3
+is_value 101 race new-1
+is_value 102 race two-2
+[ "$(count)" = 25 ] || fail "of 25 keys after a promotion there are $(count)"
+is_value 3 race one-3 --savepoint before
+is_value 2 race two-2 --savepoint before
+change race one-4 204
+change trial one-4 104
+is_refused 5 fork promote trial
+is_value 204 race one-4
+alluvium fork promote trial --overwrite --quiet >/dev/null
+is_value 104 race one-4
+
+alluvium erase race three-5 --now --quiet >/dev/null
+is_refused 3 get race three-5
+is_refused 3 get trial three-5
+is_refused 3 get race three-5 --savepoint before
+[ "$(count)" = 24 ] || fail "of 24 keys after an erase there are $(count)"
+lines three 5 5 > "$work/erased.jsonl"
+is_refused 2 append race "$work/erased.jsonl"
+is_value 3 race one-3 --savepoint before
+is_value 6 trial three-6
+alluvium maintain --quiet >/dev/null
+alluvium verify --quiet >/dev/null
+alluvium fork drop trial --quiet >/dev/null
+[ "$(alluvium states --output jsonl --quiet | wc -l)" = 1 ] || fail "a dropped fork is listed: $(alluvium states)"
+alluvium verify --deep race --quiet >/dev/null
 
 # A bucket that isn't there, and a key that isn't right, are told apart from an empty store.
 if ALLUVIUM_STORE=s3://alluvium-none/x alluvium states > "$work/told" 2>&1; then fail "a bucket that isn't there has states"; fi

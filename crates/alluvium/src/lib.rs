@@ -62,8 +62,8 @@ pub use alluvium_log::{
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
-    EraseReceipt, ErasedFile, ExpireReport, Footprint, ForkOutcome, ForkReport, GridReport,
-    Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
+    EraseReceipt, ErasedFile, ExpireReport, FailedSteps, Footprint, ForkOutcome, ForkReport,
+    GridReport, Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
     MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
     StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport, validate_savepoint_name,
 };

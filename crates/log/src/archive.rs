@@ -271,7 +271,8 @@ impl Log {
             return Ok(Some(files.clone()));
         }
         let read = self.read_archive(&settings, known).await;
-        let files = Arc::new(read.map_err(|error| self.unreachable(&settings, known, error))?);
+        let files =
+            Arc::new(read.map_err(|error| self.unreachable(&settings, Some(known), error))?);
         *self.inner.archive.files.lock() = Some((key, files.clone()));
         Ok(Some(files))
     }
@@ -311,6 +312,24 @@ impl Log {
         Ok(Some(table))
     }
 
+    /// Looks whether the archive can be read, as it is to be used from now on.
+    ///
+    /// # Errors
+    /// It can't ([`ArchiveUnreachable`]).
+    pub async fn reach_archive(&self) -> Result<()> {
+        let state = self.state();
+        let settings = MaintenanceSettings::from_metadata(&state.metadata)?;
+        let known = Archived::of(&state);
+        let found = match self.open_archive(&settings).await {
+            Ok(Some(table)) => table.refresh().await.map(drop),
+            // It is made when the first days move.
+            Ok(None) if known.is_none() => Ok(()),
+            Ok(None) => Err(Error::new(ErrorKind::NotFound, "there is no Delta table")),
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| self.unreachable(&settings, known, error))
+    }
+
     /// Two logs must not share an archive.
     fn check_owner(&self, table: &Table) -> Result<()> {
         let (own, state) = (self.state().metadata.id.clone(), table.state());
@@ -346,15 +365,22 @@ impl Log {
         }
     }
 
-    fn unreachable(&self, settings: &MaintenanceSettings, known: Archived, error: Error) -> Error {
+    fn unreachable(
+        &self,
+        settings: &MaintenanceSettings,
+        known: Option<Archived>,
+        error: Error,
+    ) -> Error {
         let kind = match error.kind() {
             ErrorKind::NotFound => ErrorKind::Storage,
             kind => kind,
         };
         let (state, place) = (self.name().to_owned(), self.archive_place(settings));
+        let rows = known.map_or_else(String::new, |known| {
+            format!(", and rows of commits up to {} are there", known.commit)
+        });
         let message = format!(
-            "the archive of {state} at {place} can't be read, and rows of commits up to {} are there: make it reachable again and repeat the call; what is asked about later commits alone needs nothing of it, and maintenance can leave it alone (--no-archive)",
-            known.commit
+            "the archive of {state} at {place} can't be read{rows}: make it reachable again and repeat the call; what is asked about later commits alone needs nothing of it, and maintenance can leave it alone (--no-archive)"
         );
         Error::new(kind, message).with_source(ArchiveUnreachable { state, place, cause: error })
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use crate::definition::StateDefinition;
+use crate::erased::KeyErased;
 use crate::error::{Error, Result};
+use crate::floor::BelowFloor;
 use crate::log::{EpochOutcome, Log, Receipt, StagedFile};
 use crate::table::{DataFile, TableState};
 
@@ -60,10 +62,17 @@ impl EpochCommit {
 
     /// Adds rows to the epoch; the columns are those of [`Log::append`]. Later rows win ties over earlier ones.
     ///
-    /// Returns the rows as they will be in the log, in the order given: `state_key, version, event_time, op_type, state_value`.
+    /// Returns the rows as they will be in the log, in the order given: `state_key, version, event_time, op_type, state_value`. Rows that
+    /// would be refused by now, because a key was erased or the floor was raised, are taken of an epoch that was applied before.
     pub async fn stage(&mut self, changes: &RecordBatch) -> Result<RecordBatch> {
         let inner = self.log.inner.clone();
-        let mut rows = inner.check(changes).await?;
+        let mut rows = match inner.check(changes).await {
+            // What is sent again is in the log already, however old its rows are by now.
+            Err(error) if is_refused_by_now(&error) && self.is_applied().await? => {
+                return inner.complete(changes).map(|rows| rows.batch);
+            }
+            rows => rows?,
+        };
         if changes.num_rows() == 0 {
             return Ok(rows.batch);
         }
@@ -85,6 +94,13 @@ impl EpochCommit {
         self.first_version.get_or_insert(first);
         self.last_version = last;
         Ok(rows.batch)
+    }
+
+    /// Whether this epoch, or a later one of the application, is in the log.
+    async fn is_applied(&self) -> Result<bool> {
+        self.log.refresh().await?;
+        let last = self.log.last_epoch(&self.app_id).await?;
+        Ok(last.is_some_and(|last| last >= self.number))
     }
 
     /// What the state is for the rows staged so far: with the fields that they add.
@@ -136,6 +152,11 @@ impl EpochCommit {
         }
         Ok(outcome)
     }
+}
+
+/// Whether rows are refused for what has come about since they may have been appended: a key was erased, or the floor was raised.
+fn is_refused_by_now(error: &Error) -> bool {
+    KeyErased::is_cause_of(error) || BelowFloor::is_cause_of(error)
 }
 
 fn validate_app_id(app_id: &str) -> Result<()> {

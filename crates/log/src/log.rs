@@ -465,10 +465,14 @@ impl LogInner {
     }
 
     fn check_known(&self, changes: &RecordBatch) -> Result<LogRows> {
+        let admitted = self.complete(changes).and_then(|rows| self.admitted(rows));
+        admitted.map_err(|error| error.context(format!("state {}", self.name)))
+    }
+
+    /// Rows as they are in the log, whether they may be appended or not.
+    pub(crate) fn complete(&self, changes: &RecordBatch) -> Result<LogRows> {
         let definition = self.definition.read().1.clone();
-        let rows = LogRows::from_changes(changes, &definition, &self.versions);
-        rows.and_then(|rows| self.admitted(rows))
-            .map_err(|error| error.context(format!("state {}", self.name)))
+        LogRows::from_changes(changes, &definition, &self.versions)
     }
 
     /// A name for the rows of the next commit, unique in the log.

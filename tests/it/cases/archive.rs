@@ -1,6 +1,7 @@
 //! ARC-*: days move to the archive; every answer stays, each row is in one place, and nothing recent ever opens the archive.
 
 mod merge;
+mod unreachable;
 
 use std::error::Error as _;
 use std::sync::Arc;

@@ -405,3 +405,35 @@ async fn tmb_10_what_is_not_folded_when_the_floor_is_raised_again_is_folded_with
     assert_eq!(state.log().floor(), Some(floor), "a higher floor would hide what came in below");
     assert_eq!(state.materialize(false).await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tmb_11_an_epoch_that_is_sent_again_was_applied_however_old_its_rows_are_by_now() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_time(&home.open_at(&clock).await, "s").await;
+    let_forget(&state).await;
+    let rows = n_batch_at(&[("first", 1, Some(1)), ("erased", 2, Some(2))], &[START; 2]);
+    let mut epoch = state.epoch("app", 7).unwrap();
+    epoch.stage(&rows).await.unwrap();
+    assert!(matches!(epoch.commit().await.unwrap(), EpochOutcome::Committed(_)));
+    deleted(&state, &clock).await;
+    forget(&state, false).await;
+    state.erase(&["erased".to_owned()], false).await.unwrap();
+    let commit = commit_of(&state).await;
+    // One that knows of it and one that has yet to look.
+    let fresh = home.open_at(&clock).await.raw_state("s").await.unwrap();
+    for handle in [&state, &fresh] {
+        for number in [7, 3] {
+            let mut again = handle.epoch("app", number).unwrap();
+            assert_eq!(again.stage(&rows).await.unwrap().num_rows(), 2);
+            let outcome = again.commit().await.unwrap();
+            assert_eq!(outcome, EpochOutcome::AlreadyApplied { last: 7 });
+        }
+        let mut next = handle.epoch("app", 8).unwrap();
+        let error = next.stage(&rows.slice(0, 1)).await.unwrap_err();
+        assert!(BelowFloor::is_cause_of(&error), "{error}");
+    }
+    assert_eq!(commit_of(&state).await, commit);
+    assert_eq!(n_of(&state, Point::LATEST, "first").await, Some(1));
+    assert_eq!(n_of(&state, Point::LATEST, "erased").await, None);
+}

@@ -10,8 +10,9 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::expiry::{answered, is_late_told, saved_point, told};
+use super::floors::is_forgotten;
 use super::ledger::{Difference, Row};
-use super::run::{STATE, World};
+use super::run::World;
 use crate::support::rows::{Value, flags, seen, values};
 use crate::support::stores;
 
@@ -40,14 +41,19 @@ pub(crate) async fn everything(world: &mut World) {
         let (state, basis) = pin(world, handle).await;
         let points = (0..3).map(|_| world.pools.point(&mut world.rng, world.newest));
         for point in points.chain([Point::LATEST]).collect::<Vec<_>>() {
-            get(world, &state, &basis, point).await;
-            scan(world, &state, &basis, point).await;
-            history(world, &state, &basis, point).await;
-            diff(world, &state, &basis, point).await;
-            changes(world, &state, &basis).await;
+            as_of(world, &state, &basis, point).await;
             sql(world, handle, &basis, point).await;
         }
     }
+}
+
+/// Every kind of read at one basis.
+pub(crate) async fn as_of(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
+    get(world, state, basis, point).await;
+    scan(world, state, basis, point).await;
+    history(world, state, basis, point).await;
+    diff(world, state, basis, point).await;
+    changes(world, state, basis).await;
 }
 
 /// The snapshot is the fold of the log up to its commit.
@@ -55,7 +61,9 @@ pub(crate) async fn sound(world: &mut World) {
     let handle = world.rng.random_range(0..world.handles.len());
     let report = world.handles[handle].verify().await.unwrap();
     assert!(report.is_sound(), "{report:?}");
-    let winners = world.ledger.fold(Point::at_commit(report.log_commit));
+    let mut winners = world.ledger.fold(Point::at_commit(report.log_commit));
+    let floor = world.floors.at(report.log_commit);
+    winners.retain(|_, row| !is_forgotten(row, floor));
     assert_eq!(report.keys, winners.len() as u64);
     assert_eq!(report.live_keys, winners.values().filter(|row| row.value.is_some()).count() as u64);
     if let Some(live) = world.handles[handle].snapshot().state().live_keys() {
@@ -79,15 +87,26 @@ async fn get(world: &mut World, state: &RawState, basis: &Basis, point: Point) {
     assert_eq!(found.len(), keys.len());
     let winners = world.ledger.fold(point);
     for (key, lookup) in wanted.iter().zip(&found) {
-        check_lookup(world, winners.get(key).copied(), lookup, key, point);
+        check_lookup(world, basis, winners.get(key).copied(), lookup, (key, point));
     }
     let single = state.reader().get(basis, point, wanted[0]).await.unwrap();
-    check_lookup(world, winners.get(wanted[0]).copied(), &single, wanted[0], point);
+    let first = winners.get(wanted[0]).copied();
+    check_lookup(world, basis, first, &single, (wanted[0], point));
 }
 
-fn check_lookup(world: &World, winner: Option<&Row>, lookup: &Lookup, key: &str, point: Point) {
+fn check_lookup(
+    world: &World,
+    basis: &Basis,
+    winner: Option<&Row>,
+    lookup: &Lookup,
+    (key, point): (&str, Point),
+) {
     let row = match (winner, lookup) {
         (None, Lookup::Absent) => return,
+        // Whether it is forgotten or was never there can't be told.
+        (Some(winner), Lookup::Absent) if is_forgotten(winner, world.floors.at(basis.commit())) => {
+            return;
+        }
         (Some(winner), Lookup::Deleted(row)) if winner.value.is_none() => row,
         (Some(winner), Lookup::Found(row)) if winner.value.is_some() => row,
         (winner, lookup) => {
@@ -276,7 +295,8 @@ async fn sql(world: &World, handle: usize, basis: &Basis, point: Point) {
         return; // Not to be written as text.
     }
     let query = format!(
-        "SELECT state_key, version, event_time, n, text, object['a'] AS a FROM as_of('{STATE}', '{point}') ORDER BY state_key"
+        "SELECT state_key, version, event_time, n, text, object['a'] AS a FROM as_of('{}', '{point}') ORDER BY state_key",
+        world.name
     );
     let rows = stores::sql(&world.stores[handle], &query).await;
     let Some(rows) = answered(world, basis, &[point], rows) else { return };

@@ -2,8 +2,7 @@
 
 use std::error::Error as _;
 
-use alluvium::{Basis, Clock, Error, ErrorKind, HistoryExpired, Point};
-
+use alluvium::{Basis, Error, ErrorKind, HistoryExpired, Point};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
@@ -25,6 +24,10 @@ pub(crate) const ARCHIVE: [(&str, &str); 4] = [
     ("as_of_window", "2d"),
     ("hot_days", "2d"),
 ];
+/// A grid of one mark a day.
+pub(crate) const GRID: (&str, &str) = ("snapshot_grid", "1d:20d");
+/// So many marks there are at most.
+pub(crate) const GRID_MARKS: i64 = 20;
 /// What is promised of the window: all but what the longest read may take.
 const WINDOW: i64 = 2 * 24 * 60 * MINUTE - 30 * MINUTE;
 
@@ -37,7 +40,7 @@ struct Fold {
 }
 
 /// The versions of the snapshot that were seen after each step.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Folds(Vec<Fold>);
 
 impl Folds {
@@ -53,20 +56,40 @@ impl Folds {
         self.0.clear();
     }
 
-    /// The commits of the versions that were the newest ones at some moment of the window.
-    fn of_window(&self, now: i64) -> impl Iterator<Item = i64> + '_ {
-        self.0.iter().enumerate().filter_map(move |(index, fold)| {
-            let replaced = self.0.get(index + 1).map_or(i64::MAX, |next| next.made);
-            (replaced > now - WINDOW).then_some(fold.log_commit)
-        })
+    /// The snapshot of one commit, which is the newest.
+    pub(crate) fn of(log_commit: i64) -> Self {
+        Self(vec![Fold { made: i64::MIN, version: 0, log_commit }])
+    }
+
+    /// Only the newest is left.
+    pub(crate) fn keep_last(&mut self) {
+        self.0.drain(..self.0.len().saturating_sub(1));
+    }
+
+    /// Those that a fork of a commit takes along.
+    pub(crate) fn up_to(&self, commit: i64) -> Self {
+        Self(self.0.iter().copied().filter(|fold| fold.log_commit <= commit).collect())
+    }
+
+    /// The versions that were the newest ones at some moment of the window, each with when it was replaced.
+    fn of_window(&self, now: i64) -> impl Iterator<Item = (Fold, i64)> + '_ {
+        let replaced = self.0.iter().skip(1).map(|next| next.made).chain([i64::MAX]);
+        self.0.iter().copied().zip(replaced).filter(move |(_, replaced)| *replaced > now - WINDOW)
     }
 }
 
+/// Whether what came so long ago is sure to be there still.
+pub(crate) fn is_of_window(replaced: i64, now: i64) -> bool {
+    replaced > now - WINDOW
+}
+
 /// Whether some snapshot of the window, and the log rows after it, answer as of a point; or a savepoint alone.
-fn is_promised(world: &World, point: Point) -> bool {
-    let saved =
-        world.saved.iter().map(|saved| saved.1).filter(|saved| point.commit == Some(*saved));
-    world.folds.of_window(world.months.now_micros()).chain(saved).any(|commit| {
+pub(crate) fn is_promised(world: &World, point: Point) -> bool {
+    let saved = world.saved.iter().map(|saved| saved.1);
+    let kept = saved.chain(world.marks.iter().copied());
+    let kept = kept.filter(|kept| point.commit == Some(*kept));
+    let of_window = world.folds.of_window(world.now()).map(|(fold, _)| fold.log_commit);
+    of_window.chain(kept).any(|commit| {
         let rows = || world.ledger.at(Point::at_commit(commit));
         point.commit.is_none_or(|bound| commit <= bound)
             && point.version.is_none_or(|bound| rows().all(|row| row.version <= bound))
@@ -74,9 +97,10 @@ fn is_promised(world: &World, point: Point) -> bool {
     })
 }
 
-/// A commit that a savepoint keeps, once in a while.
+/// A commit that a savepoint or the grid keeps, once in a while.
 pub(crate) fn saved_point(world: &mut World) -> Option<Point> {
-    let saved = world.saved.choose(&mut world.rng)?.1;
+    let saved = world.saved.iter().map(|saved| saved.1).chain(world.marks.iter().copied());
+    let saved = *saved.collect::<Vec<_>>().choose(&mut world.rng)?;
     world.rng.random_bool(0.3).then(|| Point::at_commit(saved))
 }
 

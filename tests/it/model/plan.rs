@@ -1,9 +1,9 @@
 //! Drawing steps: keys, versions and times from small pools, so that rows meet and tie at every level.
 
 use alluvium::{LayoutSettings, OrderBy, Point, StoreSettings};
-use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
 
 use crate::support::rows::{Change, Shape, Value};
 use crate::support::stores::{DAY, SECOND, START, settings};
@@ -20,6 +20,48 @@ pub(crate) struct Kind {
     pub(crate) months: bool,
     /// Whether the log's days expire.
     pub(crate) expires: bool,
+}
+
+impl Kind {
+    /// Nothing but appends and folds.
+    pub(crate) fn of(order_by: OrderBy) -> Self {
+        Self { order_by, tiny: false, foreign: false, months: false, expires: false }
+    }
+}
+
+/// What else a sequence has, drawn for each so that everything meets everything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traits {
+    /// Whether days move to an archive: no answer may differ.
+    pub(crate) archives: bool,
+    /// Whether deleted keys are forgotten, and changes that are as old refused.
+    pub(crate) forgets: bool,
+    /// Whether snapshots are kept by a grid of times.
+    pub(crate) has_grid: bool,
+    /// Whether reads are held for days.
+    pub(crate) holds: bool,
+    /// How many generations of forks there may be.
+    pub(crate) forks: u32,
+}
+
+impl Traits {
+    pub(crate) fn draw(kind: Kind, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(!seed);
+        let mut any = |may: bool| rng.random_bool(0.5) && may;
+        Self {
+            archives: kind.months && seed.is_multiple_of(2),
+            forgets: any(kind.months && kind.order_by == OrderBy::EventTime),
+            has_grid: any(kind.expires),
+            holds: any(kind.months),
+            // What another engine merged can't always be erased from a fork.
+            forks: if any(!kind.foreign) { rng.random_range(1..=2) } else { 0 },
+        }
+    }
+
+    /// Of a fork: time passes, and reads are held, in its parent's world.
+    pub(crate) fn of_fork(self) -> Self {
+        Self { holds: false, forks: self.forks.saturating_sub(1), ..self }
+    }
 }
 
 /// Handles on the store, as that many processes would have.
@@ -84,11 +126,37 @@ pub(crate) enum Step {
     },
     Optimize,
     ForeignAppend,
+    /// A fork of some commit.
+    Fork {
+        handle: usize,
+    },
+    /// Some steps in a fork.
+    InFork,
+    /// Brings back what was changed in a fork.
+    Promote {
+        handle: usize,
+    },
+    DropFork {
+        handle: usize,
+    },
+    /// Begins a read that lasts for days, by a process of its own.
+    Hold,
+    /// Reads on, and may come to an end.
+    ReadHeld,
 }
 
 /// The next step.
-pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
+pub(crate) fn step(rng: &mut StdRng, kind: Kind, traits: Traits) -> Step {
     let handle = rng.random_range(0..HANDLES);
+    match rng.random_range(0..100) {
+        0..4 if traits.forks > 0 => return Step::Fork { handle },
+        4..14 if traits.forks > 0 => return Step::InFork,
+        14..17 if traits.forks > 0 => return Step::Promote { handle },
+        17..18 if traits.forks > 0 => return Step::DropFork { handle },
+        18..21 if traits.holds => return Step::Hold,
+        21..26 if traits.holds => return Step::ReadHeld,
+        _ => {}
+    }
     if kind.months {
         match rng.random_range(0..100) {
             0..12 => return Step::Maintain { handle },
@@ -115,11 +183,8 @@ pub(crate) fn step(rng: &mut StdRng, kind: Kind) -> Step {
         85..92 => Step::Reopen { handle },
         92..97 if kind.foreign => Step::Optimize,
         97..98 if kind.foreign => Step::ForeignAppend,
-        // A restore may need what has expired, which is refused: `cases::restore` shows it.
-        94..98 if !kind.expires => Step::Restore { handle },
-        // What a clean-up at once takes away is promised where the log expires.
-        98..100 if !kind.expires => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
-        _ => Step::Append { handle },
+        94..98 => Step::Restore { handle },
+        _ => Step::CleanUp { handle, snapshot: rng.random_bool(0.5) },
     }
 }
 
@@ -147,11 +212,13 @@ pub(crate) fn handle_settings(rng: &mut StdRng, kind: Kind) -> StoreSettings {
 }
 
 /// The pools that keys, versions and times are drawn from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pools {
     pub(crate) keys: Vec<String>,
     versions: i64,
     times: Vec<i64>,
+    /// The day that it is, where changes have to be of the last days.
+    pub(crate) today: Option<i64>,
 }
 
 impl Pools {
@@ -168,7 +235,7 @@ impl Pools {
             .flat_map(|day| (0..per_day).map(move |n| START + day * DAY + n * step))
             .collect();
         times.extend([START - 1, -1, -62_135_596_800_000_000]);
-        Self { keys, versions: rng.random_range(1..60), times }
+        Self { keys, versions: rng.random_range(1..60), times, today: None }
     }
 
     pub(crate) fn key(&self, rng: &mut StdRng) -> String {
@@ -184,12 +251,23 @@ impl Pools {
         }
     }
 
-    fn change(&self, rng: &mut StdRng, shape: Shape) -> Change {
+    /// An event time, of so many days back where changes have to be of the last days.
+    fn time(&self, rng: &mut StdRng, days: i64) -> i64 {
+        let time = *self.times.choose(rng).unwrap();
+        match self.today {
+            None => time,
+            Some(today) => {
+                today + time.rem_euclid(DAY).min(DAY / 2) - rng.random_range(0..=days) * DAY
+            }
+        }
+    }
+
+    fn change(&self, rng: &mut StdRng, shape: Shape, days: i64) -> Change {
         let value = (!rng.random_bool(0.18)).then(|| value(rng, shape));
         Change {
             key: self.key(rng),
             version: self.version(rng),
-            event_time: *self.times.choose(rng).unwrap(),
+            event_time: self.time(rng, days),
             value,
         }
     }
@@ -197,6 +275,11 @@ impl Pools {
     /// Rows of an append, some of them repeated, or repeating what was given before.
     pub(crate) fn changes(&self, rng: &mut StdRng, shape: Shape, known: &[Change]) -> Vec<Change> {
         let most = *[1, 1, 6, 40, 200].choose(rng).unwrap();
+        // Most have nothing that is old.
+        let days = *[1, 1, 1, 8].choose(rng).unwrap();
+        let is_old = |change: &Change| {
+            self.today.is_some_and(|today| change.event_time < today - days * DAY)
+        };
         let mut changes = Vec::new();
         for _ in 0..rng.random_range(1..=most) {
             let earlier = match rng.random_range(0..10) {
@@ -205,8 +288,8 @@ impl Pools {
                 _ => None,
             };
             let change = match earlier.cloned() {
-                Some(same) if fits(&same, shape) => same,
-                _ => self.change(rng, shape),
+                Some(same) if fits(&same, shape) && !is_old(&same) => same,
+                _ => self.change(rng, shape, days),
             };
             changes.push(change);
         }
@@ -227,7 +310,7 @@ impl Pools {
             });
         }
         if rng.random_bool(0.4) {
-            point.event_time = Some(self.times.choose(rng).unwrap() + rng.random_range(-1..=1));
+            point.event_time = Some(self.time(rng, 12) + rng.random_range(-1..=1));
         }
         point
     }

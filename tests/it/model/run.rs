@@ -1,40 +1,41 @@
 //! Doing a sequence of steps to store and model alike.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use alluvium::{
-    Clock, EpochOutcome, ErrorKind, KeyErased, KeyFilter, MaintainStep, ManualClock, OrderBy,
-    Point, RawState, RestoreOptions, RestoreOutcome, Store, StoreSettings, SystemClock,
-};
-use arrow::array::RecordBatch;
-use futures::TryStreamExt;
-use futures::future::join_all;
+use alluvium::{Clock, ManualClock, RawState, Store, StoreSettings, SystemClock};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::checks;
-use super::expiry::{self, Folds};
+use super::branches::{self, Branch};
+use super::expiry::{Folds, is_of_window};
+use super::floors::Floors;
+use super::held::{self, Held};
 use super::ledger::Ledger;
-use super::plan::{APPS, HANDLES, Kind, Pools, Step, handle_settings, step};
+use super::plan::{APPS, HANDLES, Kind, Pools, Step, Traits, handle_settings, step};
+use super::{checks, tending};
 use crate::support::delta;
-use crate::support::rows::{Change, Seen, Shape, batch, fields, seen};
+use crate::support::rows::{Change, Shape, fields};
 use crate::support::stores::{DAY, Home, START, ordered_by, settings as plain};
 
 /// The state of all sequences.
-pub(crate) const STATE: &str = "things";
+const STATE: &str = "things";
 
 /// What the model knows of an application that sends epochs.
 #[derive(Debug, Default, Clone)]
-struct App {
-    last: Option<i64>,
-    owner: i64,
-    owned: [Option<i64>; HANDLES],
+pub(super) struct App {
+    pub(super) last: Option<i64>,
+    pub(super) owner: i64,
+    pub(super) owned: [Option<i64>; HANDLES],
 }
 
-/// A store, its model, and everything that is drawn at random.
+/// A state, its model, and everything that is drawn at random. A fork of it is a world of its own, in the same store.
 pub(crate) struct World {
-    pub(crate) home: Home,
+    pub(crate) home: Arc<Home>,
+    /// The state's name.
+    pub(crate) name: String,
     pub(crate) handles: Vec<RawState>,
     pub(crate) stores: Vec<Store>,
     pub(crate) settings: Vec<StoreSettings>,
@@ -47,33 +48,58 @@ pub(crate) struct World {
     pub(crate) folds: Folds,
     /// The commits that savepoints keep, the oldest first.
     pub(crate) saved: Vec<(String, i64)>,
-    clock: Arc<dyn Clock>,
+    /// The commits that the grid keeps.
+    pub(crate) marks: Vec<i64>,
+    /// Up to which event times changes are refused.
+    pub(crate) floors: Floors,
+    /// Its forks.
+    pub(crate) branches: Vec<Branch>,
+    /// How many forks of it there ever were.
+    pub(crate) forked: u32,
+    /// The first commit that has the settings of the sequence.
+    pub(crate) first: i64,
+    /// From this commit on the tables are whole: nothing was erased or cleaned up at once since.
+    pub(crate) whole_since: i64,
+    /// What readers hold.
+    pub(crate) held: Vec<Held>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(crate) months: Arc<ManualClock>,
-    kind: Kind,
-    shape: Shape,
-    apps: [App; APPS],
-    has_foreign_rows: bool,
-    given: Vec<Change>,
+    pub(super) kind: Kind,
+    pub(super) traits: Traits,
+    pub(super) shape: Shape,
+    pub(super) apps: [App; APPS],
+    /// The epochs that were applied: commit, application, number and generation of the owner.
+    pub(super) epochs: Vec<(i64, usize, i64, i64)>,
+    pub(super) has_foreign_rows: bool,
+    pub(super) given: Vec<Change>,
+    /// The newest commits that there were, and since when.
+    commits: Vec<(i64, i64)>,
+    /// The steps of the whole sequence.
+    pub(super) done: Done,
 }
+
+/// Steps that were taken, with the state that they were taken in.
+pub(super) type Done = Arc<Mutex<Vec<(String, Step)>>>;
 
 /// Tells how to replay a sequence that failed.
 struct Replay {
     seed: u64,
     steps: u64,
-    done: Vec<Step>,
+    done: Done,
 }
 
 impl Drop for Replay {
     #[allow(clippy::print_stderr)]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let steps = self.done.len().max(1) as u64;
-            let last = &self.done[self.done.len().saturating_sub(12)..];
+            let done = self.done.lock().unwrap();
+            let own = done.iter().filter(|(name, _)| name == STATE).count().max(1) as u64;
+            let last = &done[done.len().saturating_sub(12)..];
             eprintln!("the last steps: {last:?}");
             eprintln!(
                 "replay with ALLUVIUM_SEED={} ALLUVIUM_STEPS={}",
                 self.seed,
-                steps.min(self.steps)
+                own.min(self.steps)
             );
         }
     }
@@ -81,34 +107,32 @@ impl Drop for Replay {
 
 /// Runs one sequence.
 pub(crate) async fn sequence(kind: Kind, seed: u64, steps: u64) {
-    let mut replay = Replay { seed, steps, done: Vec::new() };
     let mut world = World::new(kind, seed).await;
+    let _replay = Replay { seed, steps, done: world.done.clone() };
     for _ in 0..steps {
-        let next = step(&mut world.rng, kind);
-        replay.done.push(next);
-        world.take(next).await;
-        world.note_fold().await;
-        checks::some(&mut world).await;
+        let next = step(&mut world.rng, kind, world.traits);
+        world.go(next).await;
     }
-    let last = Step::Materialize { handle: 0, rebuild: false };
-    replay.done.push(last);
-    world.take(last).await;
-    checks::everything(&mut world).await;
-    world.take(Step::Materialize { handle: 1, rebuild: true }).await;
-    checks::everything(&mut world).await;
+    world.end().await;
 }
 
-async fn open(home: &Home, settings: &StoreSettings, clock: &Arc<dyn Clock>) -> (Store, RawState) {
+pub(super) async fn open(
+    home: &Home,
+    settings: &StoreSettings,
+    clock: &Arc<dyn Clock>,
+    name: &str,
+) -> (Store, RawState) {
     let builder = Store::builder(&home.uri()).settings(settings.clone()).clock(clock.clone());
     let store = builder.open().await.unwrap();
-    let state = store.raw_state(STATE).await.unwrap();
+    let state = store.raw_state(name).await.unwrap();
     (store, state)
 }
 
 impl World {
     pub(crate) async fn new(kind: Kind, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let home = Home::new();
+        let traits = Traits::draw(kind, seed);
+        let home = Arc::new(Home::new());
         // In the model of months all days of the rows are over when it begins.
         let months = Arc::new(ManualClock::at(START + 10 * DAY));
         let clock: Arc<dyn Clock> = match kind.months {
@@ -121,66 +145,155 @@ impl World {
             .create_state(STATE, &fields(Shape::default()), ordered_by(kind.order_by))
             .await
             .unwrap();
-        if kind.expires {
-            let changes = expiry::SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            created.set_maintenance(&changes).await.unwrap();
-        }
-        // Every other sequence of months moves its days to an archive: no answer may differ.
-        let archives = kind.months && seed.is_multiple_of(2);
-        if archives {
-            let changes = expiry::ARCHIVE.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            created.set_maintenance(&changes).await.unwrap();
-        }
+        let changes = tending::settings(kind, traits);
+        created.set_maintenance(&changes).await.unwrap();
         let pools = Pools::new(&mut rng);
-        let (mut handles, mut stores, mut all_settings) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..HANDLES {
-            let settings = handle_settings(&mut rng, kind);
-            let (store, state) = open(&home, &settings, &clock).await;
-            handles.push(state);
-            stores.push(store);
-            all_settings.push(settings);
-        }
-        Self {
+        let newest = i64::from(!changes.is_empty());
+        let mut world = Self {
             home,
-            handles,
-            stores,
-            settings: all_settings,
+            name: STATE.to_owned(),
+            handles: Vec::new(),
+            stores: Vec::new(),
+            settings: Vec::new(),
             ledger: Ledger::new(kind.order_by),
             pools,
             rng,
-            newest: i64::from(kind.expires) + i64::from(archives),
+            newest,
             folds: Folds::default(),
             saved: Vec::new(),
+            marks: Vec::new(),
+            floors: Floors::default(),
+            branches: Vec::new(),
+            forked: 0,
+            first: newest,
+            whole_since: newest,
+            held: Vec::new(),
             clock,
             months,
             kind,
+            traits,
             shape: Shape::default(),
             apps: Default::default(),
+            epochs: Vec::new(),
             has_foreign_rows: false,
             given: Vec::new(),
+            commits: Vec::new(),
+            done: Done::default(),
+        };
+        world.open_handles().await;
+        world
+    }
+
+    /// A fork of a commit, which was made just now: it begins with what the model has of that.
+    pub(super) async fn forked_at(&mut self, name: &str, commit: i64) -> Self {
+        let mut ledger = self.ledger.clone();
+        ledger.rows.retain(|row| row.commit <= commit);
+        let epochs: Vec<_> =
+            self.epochs.iter().filter(|epoch| epoch.0 <= commit).copied().collect();
+        let mut apps: [App; APPS] = Default::default();
+        for (_, app, number, generation) in &epochs {
+            let owned = Default::default();
+            apps[*app] = App { last: Some(*number), owner: *generation, owned };
+        }
+        let mut world = Self {
+            home: self.home.clone(),
+            name: name.to_owned(),
+            handles: Vec::new(),
+            stores: Vec::new(),
+            settings: Vec::new(),
+            ledger,
+            pools: self.pools.clone(),
+            rng: StdRng::seed_from_u64(self.rng.random()),
+            // Its own first commit adds no rows.
+            newest: commit + 1,
+            folds: self.folds.up_to(commit),
+            saved: Vec::new(),
+            marks: Vec::new(),
+            floors: self.floors.up_to(commit),
+            branches: Vec::new(),
+            forked: 0,
+            first: commit + 1,
+            whole_since: commit + 1,
+            held: Vec::new(),
+            clock: self.clock.clone(),
+            months: self.months.clone(),
+            kind: self.kind,
+            traits: self.traits.of_fork(),
+            shape: self.shape,
+            apps,
+            epochs,
+            has_foreign_rows: self.has_foreign_rows,
+            given: self.given.clone(),
+            commits: Vec::new(),
+            done: self.done.clone(),
+        };
+        world.open_handles().await;
+        if world.handles[0].reader().basis().await.unwrap().expired_commit() == 0 {
+            // The log answers all, and of the snapshot it has one version.
+            world.folds.keep_last();
+        }
+        world.note().await;
+        world
+    }
+
+    async fn open_handles(&mut self) {
+        for _ in 0..HANDLES {
+            let settings = handle_settings(&mut self.rng, self.kind);
+            let (store, state) = open(&self.home, &settings, &self.clock, &self.name).await;
+            self.handles.push(state);
+            self.stores.push(store);
+            self.settings.push(settings);
         }
     }
 
-    async fn note_fold(&mut self) {
+    /// What time it is where months pass.
+    pub(crate) fn now(&self) -> i64 {
+        self.months.now_micros()
+    }
+
+    /// Notes the version of the snapshot, and the newest commit.
+    async fn note(&mut self) {
         let snapshot = self.handles[0].snapshot().refresh().await.unwrap();
-        self.folds.note(self.months.now_micros(), snapshot.version(), snapshot.log_commit());
-    }
-
-    /// A shape that the state knows by now, or less.
-    fn known_shape(&mut self) -> Shape {
-        Shape {
-            grown: self.shape.grown && self.rng.random_bool(0.7),
-            b: self.shape.b && self.rng.random_bool(0.7),
+        self.folds.note(self.now(), snapshot.version(), snapshot.log_commit());
+        if self.commits.last().is_none_or(|last| last.0 < self.newest) {
+            self.commits.push((self.newest, self.now()));
         }
     }
 
-    fn draw(&mut self, shape: Shape) -> Vec<Change> {
-        let changes = self.pools.changes(&mut self.rng, shape, &self.given);
-        self.given.extend(changes.iter().take(20).cloned());
-        changes
+    /// Whether the tables are sure to be readable still as they were at a commit.
+    pub(super) fn is_whole_at(&self, commit: i64) -> bool {
+        let next = self.commits.iter().find(|known| known.0 > commit);
+        let replaced = next.map_or(i64::MAX, |next| next.1);
+        commit >= self.whole_since && is_of_window(replaced, self.now())
     }
 
-    pub(crate) async fn take(&mut self, step: Step) {
+    /// Takes a step, and compares a few answers.
+    pub(super) fn go(&mut self, step: Step) -> LocalBoxFuture<'_, ()> {
+        self.done.lock().unwrap().push((self.name.clone(), step));
+        async move {
+            self.take(step).await;
+            self.note().await;
+            checks::some(self).await;
+        }
+        .boxed_local()
+    }
+
+    /// Folds all that is left, and compares every kind of answer, by increments and made anew; in forks, too.
+    pub(super) fn end(&mut self) -> LocalBoxFuture<'_, ()> {
+        async move {
+            for rebuild in [false, true] {
+                self.go(Step::Materialize { handle: usize::from(rebuild), rebuild }).await;
+                checks::everything(self).await;
+            }
+            held::end(self).await;
+            for branch in &mut self.branches {
+                branch.world.end().await;
+            }
+        }
+        .boxed_local()
+    }
+
+    async fn take(&mut self, step: Step) {
         match step {
             Step::Append { handle } => {
                 let shape = self.known_shape();
@@ -207,279 +320,28 @@ impl World {
             Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
             Step::Maintain { handle } => self.maintain(handle).await,
             Step::Savepoint { handle } => self.savepoint(handle).await,
-            Step::Wait { days } => self.months.set(self.months.now_micros() + days * DAY),
-            Step::Compact { handle } => {
-                // What is folded in the background meanwhile may be merged by a second run.
-                for other in &self.handles {
-                    other.log().close().await;
-                }
-                let report = self.handles[handle].compact(false).await.unwrap();
-                assert!(!report.gave_way, "nobody else was at work: {report:?}");
-                self.newest += report.commits as i64;
-                let again = self.handles[handle].compact(false).await.unwrap();
-                assert_eq!(again.commits, 0, "a second run finds nothing to do: {again:?}");
-            }
+            Step::Wait { days } => held::pass(self, days).await,
+            Step::Compact { handle } => self.compact(handle).await,
             Step::Restore { handle } => self.restore(handle).await,
             Step::Erase { handle } => self.erase(handle).await,
             Step::Reopen { handle } => {
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
-                    open(&self.home, &self.settings[handle], &self.clock).await;
+                    open(&self.home, &self.settings[handle], &self.clock, &self.name).await;
                 self.apps.iter_mut().for_each(|app| app.owned[handle] = None);
             }
             Step::Optimize => {
                 let target = *[2_000, 20_000, 1 << 30].choose(&mut self.rng).unwrap();
-                let made = delta::optimize(&self.home.table(STATE, "log"), target).await;
+                let made = delta::optimize(&self.home.table(&self.name, "log"), target).await;
                 self.newest += i64::from(made);
             }
             Step::ForeignAppend => self.foreign_append().await,
+            Step::Fork { handle } => branches::make(self, handle).await,
+            Step::InFork => branches::go_on(self).await,
+            Step::Promote { handle } => branches::promote(self, handle).await,
+            Step::DropFork { handle } => branches::drop_one(self, handle).await,
+            Step::Hold => held::begin(self).await,
+            Step::ReadHeld => held::read(self).await,
         }
-    }
-
-    async fn append(&mut self, handle: usize, shape: Shape) {
-        let changes = self.draw(shape);
-        let receipt = self.handles[handle].append(&batch(&changes, shape)).await.unwrap();
-        self.newest += 1;
-        assert_eq!((receipt.commit, receipt.rows), (self.newest, changes.len() as u64));
-        assert_eq!(receipt.first_version, changes[0].version);
-        assert_eq!(receipt.last_version, changes[changes.len() - 1].version);
-        self.ledger.add(receipt.commit, &changes, None);
-    }
-
-    /// Appends of all handles at once, two of them by one handle, while others materialize and compact.
-    async fn together(&mut self) {
-        let mut parts = Vec::new();
-        for handle in [0, 1, 2, 0] {
-            let shape = self.known_shape();
-            let changes = self.draw(shape);
-            parts.push((handle, batch(&changes, shape), changes));
-        }
-        let appends =
-            join_all(parts.iter().map(|(handle, batch, _)| self.handles[*handle].append(batch)));
-        let materializes = self.rng.random_bool(0.5);
-        let materialize = async {
-            if materializes {
-                self.handles[1].materialize(false).await.unwrap();
-            }
-        };
-        let compactors = self.rng.random_range(0..=2);
-        let compact = join_all((0..compactors).map(|handle| self.handles[handle].compact(false)));
-        let (receipts, (), compacted) = futures::join!(appends, materialize, compact);
-        let rewrites: u64 = compacted.into_iter().map(|report| report.unwrap().commits).sum();
-        let before = self.newest;
-        let mut commits = std::collections::BTreeSet::new();
-        for (receipt, (_, _, changes)) in receipts.into_iter().zip(&parts) {
-            let receipt = receipt.unwrap();
-            commits.insert(receipt.commit);
-            self.ledger.add(receipt.commit, changes, None);
-        }
-        self.newest = self.handles[0].log().refresh().await.unwrap().version;
-        let others = self.newest - before - commits.len() as i64;
-        assert_eq!(others, rewrites as i64, "commits without a gap: {commits:?}");
-    }
-
-    async fn epoch(&mut self, handle: usize, app: usize, repeat: bool, parts: usize) {
-        let last = self.apps[app].last;
-        let number = match (repeat, last) {
-            (true, Some(last)) => self.rng.random_range(0..=last),
-            _ => last.unwrap_or(-1) + self.rng.random_range(1..3),
-        };
-        let app_id = format!("app/{app}");
-        let mut epoch = self.handles[handle].epoch(&app_id, number).unwrap();
-        let mut rows = Vec::new();
-        for _ in 0..parts {
-            let shape = self.known_shape();
-            let changes = self.draw(shape);
-            epoch.stage(&batch(&changes, shape)).await.unwrap();
-            rows.extend(changes);
-        }
-        let outcome = epoch.commit().await;
-        let known = &mut self.apps[app];
-        if let Some(last) = last.filter(|last| *last >= number) {
-            assert_eq!(outcome.unwrap(), EpochOutcome::AlreadyApplied { last });
-            return;
-        }
-        let generation = known.owned[handle].unwrap_or(known.owner + 1);
-        if known.owner > generation {
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Fenced);
-            return;
-        }
-        let EpochOutcome::Committed(receipt) = outcome.unwrap() else {
-            panic!("epoch {number} was not applied")
-        };
-        known.owner = generation;
-        known.owned[handle] = Some(generation);
-        known.last = Some(number);
-        self.newest += 1;
-        assert_eq!((receipt.commit, receipt.rows), (self.newest, rows.len() as u64));
-        self.ledger.add(receipt.commit, &rows, Some((app_id, number)));
-    }
-
-    /// A restore: one row for each key that is different, which has the point's value and wins.
-    async fn restore(&mut self, handle: usize) {
-        let to = self.pools.point(&mut self.rng, self.newest);
-        let keys = match self.rng.random_range(0..3) {
-            0 => KeyFilter::prefix("a/"),
-            1 => KeyFilter::keys((0..9).map(|_| self.pools.key(&mut self.rng))),
-            _ => KeyFilter::All,
-        };
-        let options = RestoreOptions { to, keys, ..RestoreOptions::default() };
-        let state = self.handles[handle].clone();
-        let report = state.restore(&options).await.unwrap();
-        let mut expected = self.ledger.diff(Point::LATEST, to);
-        expected.retain(|difference| options.keys.matches(&difference.key));
-        let counts = report.brought_back + report.set_back + report.removed;
-        assert_eq!(counts, expected.len() as u64, "{report:?}");
-        if expected.is_empty() {
-            assert_eq!(report.outcome, RestoreOutcome::NothingToDo);
-            return;
-        }
-        self.newest += 1;
-        assert_eq!((report.commit, report.before_commit), (Some(self.newest), self.newest - 1));
-        let basis = state.reader().basis().await.unwrap();
-        let rows = state.reader().changes_rows(&basis, self.newest - 1).await.unwrap();
-        let rows: Vec<RecordBatch> = rows.try_collect().await.unwrap();
-        let rows: Vec<Seen> = rows.iter().flat_map(seen).collect();
-        let winners = self.ledger.fold(Point::LATEST);
-        assert_eq!(rows.len(), expected.len());
-        for (row, difference) in rows.iter().zip(&expected) {
-            assert_eq!((&row.key, &row.value), (&difference.key, &difference.after));
-            let winner = winners[row.key.as_str()];
-            assert!(row.event_time > winner.event_time, "{row:?} over {winner:?}");
-            if self.kind.order_by == OrderBy::Version {
-                assert_eq!(row.version, winner.version, "a caller's next version must win");
-            }
-        }
-        let change = |row: Seen| Change {
-            key: row.key,
-            version: row.version,
-            event_time: row.event_time,
-            value: row.value,
-        };
-        let rows: Vec<Change> = rows.into_iter().map(change).collect();
-        let epoch = (format!("restore/{}", report.id), 0);
-        self.ledger.add(self.newest, &rows, Some(epoch));
-    }
-
-    /// Erases one or two keys for good, and lets them come back.
-    async fn erase(&mut self, handle: usize) {
-        let keys: Vec<String> =
-            (0..self.rng.random_range(1..=2)).map(|_| self.pools.key(&mut self.rng)).collect();
-        let now = self.rng.random_bool(0.5);
-        let state = self.handles[handle].clone();
-        match state.erase(&keys, now).await {
-            Ok(receipt) => {
-                let before = self.ledger.rows.len();
-                self.ledger.rows.retain(|row| !keys.contains(&row.key));
-                let lost = (before - self.ledger.rows.len()) as u64;
-                // Of a log that expires some may be in the snapshot only.
-                assert!(receipt.rows_removed == lost || self.kind.expires, "{receipt:?}");
-                assert!(!now || receipt.pending.is_empty(), "{receipt:?}");
-                self.folds.begin_anew();
-                let again = state.erase(&keys, false).await.unwrap();
-                assert_eq!((again.files.len(), again.marker_commit), (0, None), "{again:?}");
-            }
-            // What can't be told of another engine's files must not be lost either.
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-                assert!(self.kind.foreign, "{error}");
-            }
-        }
-        let other = &self.handles[self.rng.random_range(0..HANDLES)];
-        let mut row = self.pools.changes(&mut self.rng, Shape::default(), &[]).remove(0);
-        row.key = keys[0].clone();
-        let error = other.append(&batch(&[row], Shape::default())).await.unwrap_err();
-        assert!(KeyErased::is_cause_of(&error), "{error}");
-        state.forget_erased(&keys).await.unwrap();
-        self.newest = self.handles[0].log().refresh().await.unwrap().version;
-    }
-
-    async fn checkpoint(&mut self, handle: usize, snapshot: bool) {
-        let state = &self.handles[handle];
-        // One at a time: the background may be writing one that is due.
-        state.log().close().await;
-        if !snapshot {
-            state.log().refresh().await.unwrap();
-            // One may be being written in the background.
-            while !state.log().table().checkpoint().await.unwrap() {
-                tokio::task::yield_now().await;
-            }
-            return;
-        }
-        let snapshot = state.snapshot().refresh().await.unwrap();
-        if let Some((table, _)) = snapshot.table() {
-            assert!(table.checkpoint().await.unwrap());
-        }
-    }
-
-    /// The periodic job; a second run of it at the same time of the clock finds nothing to do.
-    async fn maintain(&mut self, handle: usize) {
-        let state = self.handles[handle].clone();
-        let report = state.maintain(&MaintainStep::ALL, false).await.unwrap();
-        self.newest = report.log_after.version;
-        let again = state.maintain(&MaintainStep::ALL, false).await.unwrap();
-        assert_eq!(again.log_after.version, self.newest, "{again:?}");
-        assert_eq!(again.snapshot_after, report.snapshot_after, "{again:?}");
-        // Time has passed for everybody, while the waits in the readers go by the machine's clock.
-        for other in &self.handles {
-            other.snapshot().refresh().await.unwrap();
-        }
-        checks::sound(self).await;
-    }
-
-    async fn savepoint(&mut self, handle: usize) {
-        let state = &self.handles[handle];
-        if self.saved.len() > 2 {
-            let (name, _) = self.saved.remove(0);
-            state.release_savepoint(&name).await.unwrap();
-            return;
-        }
-        let name = format!("s{}", self.rng.random::<u64>());
-        match state.create_savepoint(&name, None).await {
-            Ok(made) => self.saved.push((name, made.log_commit)),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-                assert!(self.ledger.rows.is_empty(), "{error}");
-            }
-        }
-    }
-
-    /// Nothing but what the newest checkpoint holds is left to those who open the tables from now on.
-    async fn clean_up(&mut self, handle: usize, snapshot: bool) {
-        if self.rng.random_bool(0.7) {
-            self.checkpoint(handle, snapshot).await;
-        }
-        let state = &self.handles[handle];
-        match snapshot {
-            false => {
-                state.log().table().clean_up(0, false).await.unwrap();
-            }
-            true => {
-                if let Some((table, _)) = state.snapshot().state().table() {
-                    table.clean_up(0, false).await.unwrap();
-                }
-            }
-        }
-    }
-
-    /// Rows of another engine, without any bookkeeping. Once in a sequence: two such commits in one file of an `OPTIMIZE`
-    /// can't be told apart any more.
-    async fn foreign_append(&mut self) {
-        if std::mem::replace(&mut self.has_foreign_rows, true) {
-            return;
-        }
-        let mut changes = self.draw(Shape::default());
-        let mut seen = std::collections::HashSet::new();
-        changes.retain(|change| {
-            seen.insert((
-                change.key.clone(),
-                change.version,
-                change.event_time,
-                change.value.is_none(),
-            ))
-        });
-        delta::append(&self.home.table(STATE, "log"), &batch(&changes, Shape::default())).await;
-        self.newest += 1;
-        self.ledger.add(self.newest, &changes, None);
     }
 }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use alluvium::{
     Durability, Error, ErrorKind, Lookup, MaintainStep, OrderBy, Point, RawState, Result,
-    StateSettings, Store, StoreSettings,
+    StateSettings, Storage, Store, StoreSettings,
 };
 use alluvium_log::{KeyFilter, ManualClock};
 pub(crate) use alluvium_simulation::rows::value_batch;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StructArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, TimestampMicrosecondType};
+use bytes::Bytes;
 use futures::TryStreamExt;
 use tempfile::TempDir;
+
+use super::search::{files_of, objects_of};
 
 /// 2024-01-15T00:00:00Z in microseconds.
 pub(crate) const START: i64 = 1_705_276_800_000_000;
@@ -45,6 +48,10 @@ impl Home {
         builder.open().await.unwrap()
     }
 
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
     pub(crate) fn uri(&self) -> String {
         if let Some(uri) = &self.remote {
             return uri.clone();
@@ -59,6 +66,16 @@ impl Home {
 
     pub(crate) async fn open_with(&self, settings: StoreSettings) -> Store {
         Store::builder(&self.uri()).settings(settings).open().await.unwrap()
+    }
+
+    /// All files of the store, by their paths, wherever it lies.
+    pub(crate) async fn files(&self) -> Vec<(String, Bytes)> {
+        match &self.remote {
+            None => files_of(self.folder.path()),
+            Some(uri) => {
+                objects_of(Storage::open(uri, Durability::Os).unwrap().object_store()).await
+            }
+        }
     }
 
     /// The folder of one of a state's tables.

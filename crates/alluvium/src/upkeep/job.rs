@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use alluvium_log::{Error, ErrorKind, Result};
-use alluvium_materializer::{Footprint, MaintainReport, MaintainStep, StopSignal};
+use alluvium_materializer::{FailedSteps, Footprint, MaintainReport, MaintainStep, StopSignal};
 use rand::Rng;
 use serde::Serialize;
 
@@ -51,7 +51,8 @@ pub struct RunReport {
     pub dry_run: bool,
     /// What was done, state by state.
     pub states: Vec<MaintainReport>,
-    /// The states on which it failed; the others were maintained all the same.
+    /// The states on which it failed; the others were maintained all the same. One whose archive can't be reached is among
+    /// [`RunReport::states`] too: the steps that need nothing of it were done.
     pub failed: Vec<FailedState>,
     /// The states that it did not come to, because it was to stop.
     pub left_out: Vec<String>,
@@ -178,6 +179,11 @@ impl Maintainer {
                     run.report.states.push(done);
                 }
                 Err(error) => {
+                    // Steps without their archive failed, and the others did not.
+                    if let Some(done) = FailedSteps::report_of(&error) {
+                        self.measure(done);
+                        run.report.states.push(done.clone());
+                    }
                     if error.kind() == ErrorKind::IdentityChanged {
                         // A state that was replaced under a job of months is another one from now on.
                         self.store.forget(&name).await;
@@ -220,7 +226,7 @@ impl Maintainer {
         if let Some(snapshot) = &done.snapshot_after {
             table("snapshot", snapshot);
         }
-        if done.left_out.is_empty() && !done.dry_run {
+        if done.is_complete() && !done.dry_run {
             ::metrics::gauge!(metrics::MAINTAIN_DONE_AT, "state" => state())
                 .set((self.store.clock().now_ms() / 1_000) as f64);
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use alluvium::format::format_timestamp;
 use alluvium::{
-    ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, Maintainer,
-    StepOutcome, Store, TombstonesReport,
+    ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, MaintainStep,
+    Maintainer, StepOutcome, Store, TombstonesReport,
 };
 
 use super::{Outcome, Session, reports};
@@ -181,7 +181,12 @@ fn tell(done: &MaintainReport) -> String {
         counted(done.log_before.files, "file"),
     );
     for step in &done.steps {
-        text.push_str(&format!("  {:<12}{}\n", step.step.name(), tell_step(&step.outcome)));
+        let told = match &step.failed {
+            None => tell_step(&step.outcome),
+            Some(error) if step.step == MaintainStep::Archive => format!("failed: {error}"),
+            Some(_) => format!("{}; the archive can't be reached", tell_step(&step.outcome)),
+        };
+        text.push_str(&format!("  {:<12}{told}\n", step.step.name()));
     }
     for step in &done.left_out {
         text.push_str(&format!("  {:<12}not begun\n", step.name()));

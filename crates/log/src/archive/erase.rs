@@ -114,7 +114,7 @@ impl Log {
             let Some(known) = Archived::of(state) else { return Ok(None) };
             let settings = MaintenanceSettings::from_metadata(&state.metadata)?;
             let read = self.read_contents(state, &settings).await;
-            read.map_err(|error| self.unreachable(&settings, known, error))
+            read.map_err(|error| self.unreachable(&settings, Some(known), error))
         }
         .boxed()
     }

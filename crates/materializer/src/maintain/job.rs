@@ -94,6 +94,15 @@ impl FromStr for MaintainStep {
     }
 }
 
+impl MaintainStep {
+    fn looks_at_archive(self) -> bool {
+        matches!(
+            self,
+            Self::Archive | Self::Expire | Self::Checkpoint | Self::Cleanup | Self::Vacuum
+        )
+    }
+}
+
 /// What to do, and by what means.
 #[derive(Debug, Clone)]
 pub struct MaintainOptions {
@@ -175,6 +184,9 @@ pub struct StepReport {
     pub step: MaintainStep,
     /// What it did.
     pub outcome: StepOutcome,
+    /// Why it failed: the archive, which it was to look at, can't be reached. It was carried out as far as it needs nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// How long it took.
     pub elapsed_ms: u64,
 }
@@ -244,7 +256,48 @@ pub struct MaintainReport {
     pub elapsed_ms: u64,
 }
 
+impl MaintainReport {
+    /// Whether every step was carried out, and as a whole.
+    pub fn is_complete(&self) -> bool {
+        self.left_out.is_empty() && self.steps.iter().all(|step| step.failed.is_none())
+    }
+}
+
+/// A run in which steps failed because the archive can't be reached; the cause of its error. Everything else was done.
+#[derive(Debug)]
+pub struct FailedSteps {
+    /// What was done.
+    pub report: MaintainReport,
+    cause: Error,
+}
+
+impl FailedSteps {
+    /// What was done by a run that ended with an error, if that was only that steps failed for the archive.
+    pub fn report_of(error: &Error) -> Option<&MaintainReport> {
+        let cause = std::error::Error::source(error)?;
+        cause.downcast_ref::<Self>().map(|failed| &failed.report)
+    }
+}
+
+impl fmt::Display for FailedSteps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failed = self.report.steps.iter().filter(|step| step.failed.is_some());
+        let failed: Vec<&str> = failed.map(|step| step.step.name()).collect();
+        write!(f, "of {} these steps failed: {}", self.report.state, failed.join(", "))
+    }
+}
+
+impl std::error::Error for FailedSteps {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
 /// Carries out steps of maintenance on a state. It may be killed at any instant and run again.
+///
+/// # Errors
+/// A step fails, and those after it are not begun; but where only the archive can't be reached, all steps are carried out without it, and
+/// the error has their report ([`FailedSteps`]).
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run, basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
     let started = Instant::now();
@@ -267,6 +320,7 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         left_out: Vec::new(),
         elapsed_ms: 0,
     };
+    let mut failed = None;
     for step in MaintainStep::ALL.into_iter().filter(|step| options.steps.contains(step)) {
         if options.stop.is_wanted() {
             report.left_out.push(step);
@@ -276,12 +330,14 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         let (state, basis) = (log.name(), log.state().version);
         let commit = tracing::field::Empty;
         let span = tracing::info_span!("step", %step, state, basis, commit);
-        let outcome = run(step, snapshot, &settings, options).instrument(span.clone()).await;
+        let done = carry_out(step, snapshot, &settings, options).instrument(span.clone()).await;
         span.record("commit", log.state().version);
-        let outcome = outcome.map_err(|error| {
-            error.context(format!("maintaining {}, step {step}", snapshot.log().name()))
-        })?;
-        report.steps.push(StepReport { step, outcome, elapsed_ms: millis(begun) });
+        let context =
+            |error: Error| error.context(format!("maintaining {}, step {step}", log.name()));
+        let (outcome, error) = done.map_err(context)?;
+        let told = error.as_ref().map(ToString::to_string);
+        failed = failed.or(error.map(context));
+        report.steps.push(StepReport { step, outcome, failed: told, elapsed_ms: millis(begun) });
     }
     tracing::Span::current().record("commit", log.state().version);
     report.log_after = footprint(log.table()).await?;
@@ -292,7 +348,32 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         report.horizon = snapshot.horizon(&snapshot.state(), report.expired_commit).await?;
     }
     report.elapsed_ms = millis(started);
-    Ok(report)
+    match failed {
+        None => Ok(report),
+        Some(cause) => {
+            Err(Error::new(cause.kind(), cause.to_string())
+                .with_source(FailedSteps { report, cause }))
+        }
+    }
+}
+
+/// One step. Where the archive that it looks at can't be reached, it is carried out without, and the error is given beside.
+async fn carry_out(
+    step: MaintainStep,
+    snapshot: &Snapshot,
+    settings: &MaintenanceSettings,
+    options: &MaintainOptions,
+) -> Result<(StepOutcome, Option<Error>)> {
+    let error = match run(step, snapshot, settings, options).await {
+        Ok(outcome) => return Ok((outcome, None)),
+        Err(error) => error,
+    };
+    if !options.with_archive || !step.looks_at_archive() {
+        return Err(error);
+    }
+    let Err(unreachable) = snapshot.log().reach_archive().await else { return Err(error) };
+    let without = MaintainOptions { with_archive: false, ..options.clone() };
+    Ok((run(step, snapshot, settings, &without).await?, Some(unreachable)))
 }
 
 fn millis(since: Instant) -> u64 {
@@ -352,6 +433,10 @@ async fn run(
             Ok(StepOutcome::NotArchived { stays_hot: true })
         }
         MaintainStep::Archive => {
+            if dry_run && settings.hot_days_ms.is_some() {
+                // As a run finds out that moves days.
+                snapshot.log().reach_archive().await?;
+            }
             let merging = compact_options(snapshot, options);
             archive(snapshot, Some(&merging), dry_run).await.map(StepOutcome::Archived)
         }

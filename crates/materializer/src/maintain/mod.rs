@@ -15,8 +15,8 @@ pub use archive::{ArchiveReport, archive};
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};
 pub use expire::{ExpireReport, expire};
 pub use job::{
-    ArchiveTotals, Footprint, MaintainOptions, MaintainReport, MaintainStep, StepOutcome,
-    StepReport, maintain,
+    ArchiveTotals, FailedSteps, Footprint, MaintainOptions, MaintainReport, MaintainStep,
+    StepOutcome, StepReport, maintain,
 };
 pub use retention::{
     Kept, KeptBy, LeaseCost, Readable, RetentionReport, SavepointCost, explain_retention,

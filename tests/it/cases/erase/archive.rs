@@ -60,8 +60,8 @@ fn erased() -> [String; 2] {
 }
 
 /// The files of both places that hold one of the keys, named as a receipt names them.
-fn found_in(home: &Home, cold: Option<(&Home, &str)>) -> BTreeSet<String> {
-    let mut all = found(home);
+async fn found_in(home: &Home, cold: Option<(&Home, &str)>) -> BTreeSet<String> {
+    let mut all = found(home).await;
     if let Some((cold, place)) = cold {
         let there = holding(&files_of(cold.folder.path()), &[KEY, VALUE, LONG]);
         all.extend(there.into_iter().map(|path| format!("{place}/{path}")));
@@ -96,7 +96,7 @@ async fn what_is_archived_is_erased_too_and_all_else_is_as_it_was() {
         let receipt = state.erase(&erased(), now).await.unwrap();
         assert_eq!(receipt.rows_removed, 4 * 3 * 3, "{receipt:#?}");
         assert_eq!(receipt.unreadable.len() + receipt.set_aside.len(), 0);
-        assert_eq!(found_in(&home, cold), pending(&receipt), "{receipt:#?}");
+        assert_eq!(found_in(&home, cold).await, pending(&receipt), "{receipt:#?}");
         assert!(receipt.files.iter().any(|file| file.path.contains("s/archive/dt=")));
         assert_eq!(archived(&state).unwrap().rows, 3 * 9, "half of the rows stay");
         assert!(archived(&state).unwrap().version > held.version);
@@ -125,7 +125,7 @@ async fn what_is_archived_is_erased_too_and_all_else_is_as_it_was() {
             clock.set(until * 1_000 + SECOND);
         }
         reopened.maintain(&[MaintainStep::Vacuum], false).await.unwrap();
-        assert_eq!(found_in(&home, cold), BTreeSet::new());
+        assert_eq!(found_in(&home, cold).await, BTreeSet::new());
         let (commit, held) = (commit_of(&reopened).await, archived(&reopened));
         let again = reopened.erase(&erased(), false).await.unwrap();
         assert_eq!((again.pending.len(), again.files.len()), (0, 0), "{again:?}");
@@ -383,7 +383,7 @@ async fn erases_and_moves_at_once_lose_and_double_nothing_and_leave_no_key() {
     let last = state.erase(&keys, false).await.unwrap();
     clock.set(last.nothing_left_after_ms.unwrap_or(0).max(clock_ms(&clock)) * 1_000 + SECOND);
     state.maintain(&[MaintainStep::Vacuum], false).await.unwrap();
-    assert_eq!(found(&home), BTreeSet::new());
+    assert_eq!(found(&home).await, BTreeSet::new());
 }
 
 fn clock_ms(clock: &ManualClock) -> i64 {

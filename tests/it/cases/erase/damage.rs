@@ -99,7 +99,7 @@ async fn a_damaged_file_is_named_and_never_sealed_as_if_it_were_whole() {
     }
     let state = home.open_at(&clock).await.raw_state("s").await.unwrap();
     state.erase(&erased(), true).await.unwrap();
-    assert_eq!(found(&home), BTreeSet::new());
+    assert_eq!(found(&home).await, BTreeSet::new());
     assert_sound(&state).await;
 }
 
@@ -123,7 +123,7 @@ async fn a_repair_brings_nothing_back_and_what_it_set_aside_is_told() {
     let [aside] = receipt.set_aside.as_slice() else { panic!("{receipt:?}") };
     assert!(aside.starts_with("s/damaged/"), "{aside}");
     std::fs::remove_dir_all(home.folder.path().join("s/damaged")).unwrap();
-    assert_eq!(found(&home), BTreeSet::new());
+    assert_eq!(found(&home).await, BTreeSet::new());
     // Made anew after the erase, the snapshot has no more than the log.
     flip(&newest_base(&home, &state), 50);
     let store = home.open_at(&clock).await;
@@ -131,7 +131,7 @@ async fn a_repair_brings_nothing_back_and_what_it_set_aside_is_told() {
     store.repair("s", false).await.unwrap();
     assert!(store.examine("s").await.unwrap().is_sound());
     std::fs::remove_dir_all(home.folder.path().join("s/damaged")).unwrap();
-    assert_eq!(found(&home), BTreeSet::new());
+    assert_eq!(found(&home).await, BTreeSet::new());
     let state = home.open_at(&clock).await.raw_state("s").await.unwrap();
     assert_eq!(rest(&state, 16, &erased()).await, before);
     assert!(state.get(Point::LATEST, KEY).await.unwrap().found().is_none());

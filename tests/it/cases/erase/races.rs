@@ -161,7 +161,7 @@ async fn an_erase_beside_appends_folds_and_compactions_leaves_nothing_and_loses_
     let receipt = eraser.erase(&erased, false).await.unwrap();
     assert_eq!(receipt.rows_removed, 0, "nothing came after the marker");
     let pending: BTreeSet<String> = receipt.pending.iter().map(|file| file.path.clone()).collect();
-    assert_eq!(found(&home), pending);
+    assert_eq!(found(&home).await, pending);
     let rows = eraser.scan(Point::LATEST, KeyFilter::prefix("w")).await.unwrap();
     let rows: Vec<RecordBatch> = rows.try_collect().await.unwrap();
     assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 48);

@@ -7,15 +7,15 @@ use alluvium::{ErrorKind, KeyErased, MaintainStep, ManualClock, Point};
 
 use super::{advance, fork};
 use crate::support::faults::{FaultyStore, open};
-use crate::support::search::{files_of, holding, objects_of};
+use crate::support::search::{holding, objects_of};
 use crate::support::stores::{
     DAY, Home, START, assert_sound, by_version, live, n_batch, n_batch_at, n_of,
 };
 
 const KEY: &str = "u7-marie-7391";
 
-fn found(home: &Home) -> BTreeSet<String> {
-    holding(&files_of(home.folder.path()), &[KEY])
+async fn found(home: &Home) -> BTreeSet<String> {
+    holding(&home.files().await, &[KEY])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn an_erased_key_is_in_no_fork_and_no_fork_of_a_fork() {
                 state.maintain(&[MaintainStep::Vacuum], false).await.unwrap();
             }
         }
-        assert_eq!(found(&home), BTreeSet::new());
+        assert_eq!(found(&home).await, BTreeSet::new());
         for name in ["s", "f", "g", "h"] {
             let state = store.raw_state(name).await.unwrap();
             let rest = live(&state, Point::LATEST).await;
