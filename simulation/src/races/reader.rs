@@ -55,7 +55,7 @@ async fn look(
         // Some are kept for long.
         remembered.remove(if turn.is_multiple_of(8) { 0 } else { 1 });
     }
-    match turn % VERIFIED_EVERY == 0 && !state.verify().await?.is_sound() {
+    match turn.is_multiple_of(VERIFIED_EVERY) && !state.verify().await?.is_sound() {
         true => Ok(Some("the snapshot is not the fold of the log".to_owned())),
         false => Ok(None),
     }
