@@ -125,6 +125,12 @@ ALLUVIUM_TEST_STORE=s3://alluvium/tests ALLUVIUM_CASES=${ALLUVIUM_CASES:-1} ALLU
   cargo test --quiet --test it -- "${tests[@]}" "${skips[@]}"
 echo "s3: model and cases hold after $((SECONDS - started)) s"
 
+# --- a seed of the simulation, whose objects lie in the bucket
+
+ALLUVIUM_SIMULATION_STORE=s3://alluvium/simulation ALLUVIUM_SEED=1 \
+  cargo test --quiet --test it -- simulation::what_was_promised
+echo "s3: a seed of the simulation holds after $((SECONDS - started)) s"
+
 # --- processes of the program on one bucket
 
 # The tests have built it, as the program that they test.
