@@ -170,12 +170,18 @@ impl World {
             (_, Done::Promoted(Err(error)) | Done::Dropped(Err(error))) => excused(&error),
             (Intent::Drop(_), Done::Dropped(Ok(_))) => {
                 let forks = self.outside.forks().await.map_err(told)?;
-                if forks.iter().any(|fork| fork.name == *name) {
-                    return Err(format!("invariant 31: {name} is dropped, and listed: {forks:?}"));
-                }
+                // Its name is kept while somebody may be at work on it.
+                let stage = match forks.iter().find(|fork| fork.name == *name) {
+                    None => Stage::Gone,
+                    Some(fork) if fork.status == ForkStatus::Dropping => Stage::Dropping,
+                    Some(_) => {
+                        let broken = "is dropped, and listed";
+                        return Err(format!("invariant 31: {name} {broken}: {forks:?}"));
+                    }
+                };
                 self.disk.forget_commits(name);
                 if let Some(branch) = self.branch_mut(name) {
-                    branch.stage = Stage::Gone;
+                    branch.stage = stage;
                 }
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! The forks' part: whatever was forked from the state, directly or through other forks, has files of its own with the same rows.
 
 use alluvium_log::{
-    Error, ErrorKind, ForkRecord, Log, LogOptions, NameFolder, Result, identity_of,
+    Error, ErrorKind, ForkRecord, Log, LogOptions, NameFolder, Result, identity_of, told_unfinished,
 };
 
 use super::{EraseOptions, EraseReceipt, erase_alone};
@@ -20,8 +20,17 @@ pub(super) async fn forks_of(snapshot: &Snapshot) -> Result<Vec<ForkRecord>> {
     let mut forks = names.forks().await?;
     forks.retain(|fork| fork.comes_from(identity_of(&state)));
     for fork in &forks {
+        if fork.dropped_ms.is_some() {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "{}; its files may hold the keys, which are marked: run the erase again then",
+                    told_unfinished(fork)
+                ),
+            ));
+        }
         let is_whole = snapshot.storage().has_state(&fork.name).await?;
-        if fork.dropped_ms.is_some() || !is_whole {
+        if !is_whole {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(

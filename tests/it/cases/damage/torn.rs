@@ -246,12 +246,12 @@ async fn a_repair_beside_which_others_write_sets_nothing_aside_that_they_have_ju
                     repairing.await
                 }
             };
-            let report = match (report, beside) {
-                // Weeks have passed for the job, in which a repair that says nothing may be followed by another one.
-                (Err(error), Beside::Maintain) if error.kind() == ErrorKind::Conflict => {
+            let report = match report {
+                // Days have passed, in which a repair that says nothing may be followed by another one.
+                Err(error) if error.kind() == ErrorKind::Conflict => {
                     open(&objects.reborn(), &clock).await.repair("s", false).await
                 }
-                (report, _) => report,
+                report => report,
             };
             let report = report.unwrap_or_else(|error| panic!("{case}: {error}"));
             assert!(report.unrepaired.is_empty(), "{case}: {report:?}");

@@ -13,7 +13,8 @@ fn ranges_of_every_kind_of_column_are_copied_as_slices_are_joined() {
     with_seeds(40, |random| {
         let mut kinds: Vec<Vec<ArrayRef>> = vec![Vec::new(); 4];
         for source in 0..3 {
-            let number = |row: usize| (!row.is_multiple_of(source + 2)).then_some((row * 31) as i64);
+            let number =
+                |row: usize| (!row.is_multiple_of(source + 2)).then_some((row * 31) as i64);
             let numbers: Vec<Option<i64>> = (0..30).map(number).collect();
             let texts: Vec<Option<String>> = numbers
                 .iter()
