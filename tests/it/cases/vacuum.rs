@@ -1,5 +1,6 @@
 //! Vacuum: what goes is what no kept version has, by the log and not by the age of files; what is listed is what goes.
 
+mod beside;
 mod staged;
 
 use std::collections::BTreeSet;

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How many commits are read at the same time.
 const REPLAY_CONCURRENCY: usize = 32;
 /// How often loading begins anew because the log was cleaned up meanwhile.
-const MAX_LOADS: u32 = 4;
+pub(super) const MAX_LOADS: u32 = 4;
 
 impl Table {
     /// Loads the newest version; `None` when there is no table.

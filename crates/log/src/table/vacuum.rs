@@ -11,7 +11,8 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
-use super::listing::Origin;
+use super::listing::{LogListing, Origin};
+use super::load::MAX_LOADS;
 use super::state::TableState;
 use super::{Action, Attempt, FileAdd, Table};
 use crate::checksum::TAG_CHECK;
@@ -209,10 +210,27 @@ impl Table {
     /// The data files in the table's folder that are not part of the newest state. Whatever is committed before this returns is known
     /// to it.
     pub async fn strays(&self) -> Result<Vec<Stray>> {
+        let mut listing = self.list_log().await?;
+        for _ in 1..MAX_LOADS {
+            let error = match self.strays_of(&listing).await {
+                Ok(strays) => return Ok(strays),
+                Err(error) => error,
+            };
+            listing = self.listed_anew(&listing).await?.ok_or(error)?;
+        }
+        self.strays_of(&listing).await
+    }
+
+    /// The log as it is by now, if it is another one than it was: a process may have cleaned up what was listed.
+    async fn listed_anew(&self, before: &LogListing) -> Result<Option<LogListing>> {
+        Ok(Some(self.list_log().await?).filter(|listing| listing != before))
+    }
+
+    async fn strays_of(&self, listing: &LogListing) -> Result<Vec<Stray>> {
         let files = self.data_files().await?;
         self.refresh().await?;
         let newest = self.state();
-        let oldest = self.oldest_state(newest.version).await?;
+        let oldest = self.oldest_state(listing, newest.version).await?;
         let mut last: HashMap<String, i64> =
             files_of(&oldest).map(|name| (name, oldest.version)).collect();
         let mut checks: HashMap<String, String> = HashMap::new();
@@ -256,8 +274,7 @@ impl Table {
     }
 
     /// The oldest version from which on all can be read.
-    async fn oldest_state(&self, newest: i64) -> Result<TableState> {
-        let listing = self.list_log().await?;
+    async fn oldest_state(&self, listing: &LogListing, newest: i64) -> Result<TableState> {
         let origin = listing.origins(newest).pop().ok_or_else(|| {
             self.placed(Error::corrupt(
                 "the Delta log has a gap: nothing can be told of its files; restore the missing commit",
@@ -277,9 +294,27 @@ impl Table {
         read_cutoff_ms: i64,
         held: &BTreeMap<i64, String>,
     ) -> Result<Census> {
+        let mut listing = self.list_log().await?;
+        for _ in 1..MAX_LOADS {
+            let error = match self.census_of(&listing, cutoff_ms, read_cutoff_ms, held).await {
+                Ok(census) => return Ok(census),
+                Err(error) => error,
+            };
+            listing = self.listed_anew(&listing).await?.ok_or(error)?;
+        }
+        self.census_of(&listing, cutoff_ms, read_cutoff_ms, held).await
+    }
+
+    async fn census_of(
+        &self,
+        listing: &LogListing,
+        cutoff_ms: i64,
+        read_cutoff_ms: i64,
+        held: &BTreeMap<i64, String>,
+    ) -> Result<Census> {
         let newest = self.state().version;
         let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
-        let mut state = self.oldest_state(newest).await?;
+        let mut state = self.oldest_state(listing, newest).await?;
         let mut known: HashSet<String> = files_of(&state).collect();
         let mut kept: Option<Census> = None;
         let mut of_held: HashSet<String> = HashSet::new();
