@@ -2,7 +2,7 @@
 //!
 //! A repair looks at a file and moves it then. Between the look and the move another repair could set the file aside and a writer put a
 //! new one in its place, which would be moved instead. So whoever repairs holds `_alluvium/repairs/<state>.json`, by put-if-absent, and
-//! says again and again that he is at work. Who says nothing for [`SILENT_MS`] may be followed by another one, and gives up before that.
+//! says again and again that he is at work. Who says nothing for [`SILENT_MS`] may be followed by another one, which he finds out before the next file.
 
 use std::sync::Arc;
 
@@ -71,15 +71,19 @@ impl Claim {
     /// Makes sure that this process still has it, and says that it is at work. To be called before each file that is moved.
     ///
     /// # Errors
-    /// It was silent for too long, or another process has followed it ([`ErrorKind::Conflict`]).
+    /// It was silent for too long, and another process has followed it ([`ErrorKind::Conflict`]).
     pub(super) async fn renew(&mut self) -> Result<()> {
         let now_ms = self.clock.now_ms();
-        if !self.is_own().await? || now_ms - self.record.renewed_ms > SILENT_MS {
+        if !self.is_own().await? {
             return Err(self.taken("follows this one, which was silent for too long"));
         }
         if now_ms - self.record.renewed_ms > SILENT_MS / 4 {
             self.record.renewed_ms = now_ms;
             self.put(PutMode::Overwrite).await?;
+            // Who has looked at many files was silent, and may be followed at this very moment.
+            if !self.is_own().await? {
+                return Err(self.taken("follows this one, which was silent for too long"));
+            }
         }
         Ok(())
     }
