@@ -118,5 +118,5 @@ pub use table::{
     Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, LinkPlan, Linking,
     MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray, TAG_APPEND,
     TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID,
-    VacuumOptions, VacuumReport,
+    VacuumOptions, VacuumReport, VersionAt,
 };

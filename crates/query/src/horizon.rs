@@ -1,9 +1,10 @@
 //! Refusing what needs rows that have expired from the log: the error names what was asked and how far back answers go.
 
 use std::fmt;
+use std::sync::Arc;
 
 use alluvium_log::{Error, ErrorKind, Expired, Result};
-use alluvium_materializer::{Horizon, SnapshotState};
+use alluvium_materializer::{Horizon, Savepoint, SnapshotState};
 
 use crate::basis::Basis;
 use crate::point::Point;
@@ -22,11 +23,13 @@ pub struct HistoryExpired {
     pub horizon: Horizon,
     /// Earlier commits that savepoints keep, by their names: states can be asked for as of these very commits.
     pub savepoints: Vec<(String, i64)>,
+    /// The earlier commits that the grid of snapshots keeps: states can be asked for as of these, too.
+    pub grid: Vec<i64>,
 }
 
 impl fmt::Display for HistoryExpired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, question, expired_commit, horizon, savepoints } = self;
+        let Self { state, question, expired_commit, horizon, savepoints, grid } = self;
         let bound = |point: Point| point.to_string();
         let mut from = vec![bound(Point::at_commit(horizon.commit))];
         from.extend(horizon.version.map(|version| bound(Point::at_version(version))));
@@ -40,10 +43,17 @@ impl fmt::Display for HistoryExpired {
             .iter()
             .map(|(name, commit)| format!("{} ({name})", Point::at_commit(*commit)))
             .collect();
-        match kept.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; savepoints keep {}", kept.join(", ")),
+        if !kept.is_empty() {
+            write!(f, "; savepoints keep {}", kept.join(", "))?;
         }
+        if let (Some(first), Some(last)) = (grid.iter().min(), grid.iter().max()) {
+            write!(
+                f,
+                "; the grid keeps {} snapshots, of commits {first} to {last}: alluvium savepoint list {state} --grid",
+                grid.len()
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -64,17 +74,21 @@ impl Reader {
             },
             Err(error) => return error,
         };
-        let savepoints = match self.inner.snapshot.savepoints().await {
-            Ok(savepoints) => savepoints,
-            Err(error) => return error,
-        };
+        let snapshot = &self.inner.snapshot;
+        let (savepoints, grid) =
+            match (snapshot.savepoints().await, snapshot.grid_snapshots().await) {
+                (Ok(savepoints), Ok(grid)) => (savepoints, grid),
+                (Err(error), _) | (_, Err(error)) => return error,
+            };
+        let is_earlier = |kept: &&Arc<Savepoint>| kept.log_commit < horizon.commit;
         let savepoints = savepoints
             .iter()
-            .filter(|savepoint| savepoint.log_commit < horizon.commit)
+            .filter(is_earlier)
             .map(|savepoint| (savepoint.name.clone(), savepoint.log_commit))
             .collect();
+        let grid = grid.iter().filter(is_earlier).map(|kept| kept.log_commit).collect();
         let state = self.name().to_owned();
-        let cause = HistoryExpired { state, question, expired_commit, horizon, savepoints };
+        let cause = HistoryExpired { state, question, expired_commit, horizon, savepoints, grid };
         Error::new(ErrorKind::PointUnavailable, cause.to_string()).with_source(cause)
     }
 

@@ -51,6 +51,7 @@ mod held;
 mod history;
 mod horizon;
 mod known;
+mod known_at;
 mod layout;
 pub mod metrics;
 mod named;

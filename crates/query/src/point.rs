@@ -70,13 +70,7 @@ impl fmt::Display for Point {
         let mut parts = Vec::new();
         parts.extend(self.commit.map(|commit| format!("commit:{commit}")));
         parts.extend(self.version.map(|version| format!("version:{version}")));
-        parts.extend(self.event_time.map(|time| {
-            let text = chrono::DateTime::from_timestamp_micros(time).map_or_else(
-                || time.to_string(),
-                |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true),
-            );
-            format!("time:{text}")
-        }));
+        parts.extend(self.event_time.map(|time| format!("time:{}", time_text(time))));
         f.write_str(&parts.join(","))
     }
 }
@@ -88,7 +82,7 @@ impl FromStr for Point {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |part: &str| {
             Error::invalid(format!(
-                "{part:?} is not a point: write latest, commit:N, version:N, time:2024-01-15T10:30:00Z, savepoint:NAME, or several with commas between"
+                "{part:?} is not a point: write latest, commit:N, version:N, time:2024-01-15T10:30:00Z, known_at:2024-01-15T10:30:00Z, savepoint:NAME, or several with commas between"
             ))
         };
         let mut point = Self::LATEST;
@@ -97,7 +91,7 @@ impl FromStr for Point {
                 continue;
             }
             let (kind, value) = part.split_once(':').ok_or_else(|| wrong(part))?;
-            if kind.trim() == "savepoint" {
+            if matches!(kind.trim(), "savepoint" | "known_at") {
                 return Err(Error::invalid(format!(
                     "{part:?} is a point of one state: read it as a NamedPoint, and ask the state's reader for the point"
                 )));
@@ -115,6 +109,14 @@ impl FromStr for Point {
         }
         Ok(point)
     }
+}
+
+/// A time, in microseconds since 1970, as it is written down.
+pub(crate) fn time_text(micros: i64) -> String {
+    chrono::DateTime::from_timestamp_micros(micros).map_or_else(
+        || micros.to_string(),
+        |time| time.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true),
+    )
 }
 
 /// Reads a time with its offset; what is finer than a microsecond is refused rather than rounded.

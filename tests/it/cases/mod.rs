@@ -15,6 +15,7 @@ mod first_vacuum;
 mod foreign;
 mod forks;
 mod input;
+mod known_at;
 mod leader;
 mod leases;
 mod maintain;

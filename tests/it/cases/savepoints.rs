@@ -237,6 +237,7 @@ async fn sav_05_the_retention_is_explained_as_the_next_run_carries_it_out() {
     let after = state.explain_retention().await.unwrap();
     assert_eq!(after.readable.horizon, told.readable_after.horizon);
     assert_eq!(after.readable.snapshot_version, told.readable_after.snapshot_version);
+    assert_eq!(after.readable.known_since_ms, told.readable_after.known_since_ms);
     let now: u64 = after.kept.iter().map(|kept| kept.bytes).sum();
     let nothing = |kept: &&alluvium::Kept| kept.by == KeptBy::Nothing;
     let doomed = told.kept.iter().find(nothing).map_or(0, |kept| kept.bytes);

@@ -29,7 +29,7 @@ pub(crate) struct ForkArgs {
     /// The name of the new state: 1 to 128 of a-z A-Z 0-9 _ -
     #[arg(required = true)]
     pub(crate) name: Option<String>,
-    /// The commit that it begins at, as commit:N or savepoint:NAME [default: the newest one]
+    /// The commit that it begins at, as commit:N, known_at:TIME or savepoint:NAME [default: the newest one]
     #[arg(long, value_name = "POINT", value_parser = super::read::point, conflicts_with = "savepoint")]
     pub(crate) at: Option<NamedPoint>,
     /// The commit that a savepoint keeps

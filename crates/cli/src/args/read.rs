@@ -23,12 +23,15 @@ pub(crate) struct PointArgs {
     /// As the store knew it with the commit that this savepoint keeps
     #[arg(long, value_name = "NAME", value_parser = savepoint, conflicts_with = "commit", help_heading = "Point (several together: all count)")]
     savepoint: Option<String>,
+    /// As the store knew it at this time, whenever it happened
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["commit", "savepoint"], help_heading = "Point (several together: all count)")]
+    known_at: Option<i64>,
 }
 
 impl PointArgs {
     pub(crate) fn point(&self) -> NamedPoint {
         let point = Point { commit: self.commit, version: self.version, event_time: self.time };
-        NamedPoint { point, savepoint: self.savepoint.clone() }
+        NamedPoint { point, savepoint: self.savepoint.clone(), known_at: self.known_at }
     }
 }
 
@@ -75,6 +78,7 @@ Examples:
   alluvium get users u1
   alluvium get users u1 u2 --time 2024-01-15T10:30:00Z
   alluvium get users u1 --savepoint before-migration
+  alluvium get users u1 --known-at 2024-01-16T03:12:00Z          what was known then
   alluvium get users u1 --commit 7 --time 2024-01-15T10:30:00Z    what was known then about then
   alluvium get users -- --odd-key
   alluvium get orders --composite '[\"eu\", 42]'                    a key of two columns
@@ -148,7 +152,7 @@ Examples:
   alluvium diff users savepoint:before-migration latest
   alluvium diff users commit:5,time:2024-01-15T00:00:00Z latest
 
-A point is latest, commit:N, version:N, time:T, savepoint:NAME, or several with commas between. A key whose value
+A point is latest, commit:N, version:N, time:T, known_at:T, savepoint:NAME, or several with commas between. A key whose value
 is the same at both points is not listed.")]
 pub(crate) struct DiffArgs {
     /// The state

@@ -115,7 +115,7 @@ it may be repeated; with --id also after others have changed the keys again.")]
 pub(crate) struct RestoreArgs {
     /// The state
     pub(crate) state: String,
-    /// The point: commit:N, version:N, time:T, savepoint:NAME, or several with commas between
+    /// The point: commit:N, version:N, time:T, known_at:T, savepoint:NAME, or several with commas between
     #[arg(long, value_name = "POINT", value_parser = super::read::point)]
     pub(crate) to: NamedPoint,
     /// Only these keys

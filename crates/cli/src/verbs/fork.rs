@@ -50,9 +50,9 @@ async fn make(session: &mut Session<'_>, store: &Store, args: ForkArgs) -> Resul
         None => args.at.clone().unwrap_or_default(),
         Some(wanted) => NamedPoint::at_savepoint(wanted),
     };
-    let at = match at.savepoint {
-        None => at.point,
-        Some(_) => store.raw_state(state).await?.reader().point(&at).await?,
+    let at = match at.plain() {
+        Some(point) => point,
+        None => store.raw_state(state).await?.reader().point(&at).await?,
     };
     let report = match args.dry_run {
         true => store.fork(state, name, at, true).await?,

@@ -155,8 +155,13 @@ fn tell_readable(readable: &Readable) -> Vec<String> {
     let snapshot = readable
         .snapshot_version
         .map_or_else(String::new, |version| format!(", of the snapshot from {version} on"));
+    let known = readable.known_since_ms.map_or_else(
+        || "at no time: no commit tells when it was made".to_owned(),
+        |since| format!("at {} and later", format_timestamp(since.saturating_mul(1_000))),
+    );
     vec![
         format!("states     {states}; the newest commit is {}", readable.newest_commit),
+        format!("known      {known}"),
         format!("changes    {changes}"),
         format!("versions   of the log from {} on{snapshot}", readable.log_version),
     ]

@@ -24,6 +24,7 @@ mod probe;
 mod redact;
 mod state;
 mod vacuum;
+mod version_at;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub use model::{
 };
 pub use state::TableState;
 pub use vacuum::{Pins, Stray, VACUUM_APP_ID, VacuumOptions, VacuumReport};
+pub use version_at::VersionAt;
 
 /// What a commit's closure decides on the state before it.
 #[derive(Debug)]

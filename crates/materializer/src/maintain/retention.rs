@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use alluvium_log::{
     Archived, DT, Error, Expired, MaintenanceSettings, Pins, ReaderLease, Result, Table,
-    TableState, VacuumOptions, VacuumReport,
+    TableState, VacuumOptions, VacuumReport, VersionAt,
 };
 use serde::Serialize;
 
@@ -56,6 +56,9 @@ pub struct Readable {
     pub horizon: Option<Horizon>,
     /// The newest commit.
     pub newest_commit: i64,
+    /// The earliest time of which can be asked what was known then, in milliseconds since 1970: there is a commit that tells it, and a
+    /// state as of that commit.
+    pub known_since_ms: Option<i64>,
     /// The oldest version of the log's table that can be read by its number.
     pub log_version: i64,
     /// The same of the snapshot's table, if there is one.
@@ -207,6 +210,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         changes_after: expired,
         horizon: None,
         newest_commit: log_state.version,
+        known_since_ms: None,
         log_version: log.table().oldest_version().await?,
         snapshot_version: None,
     };
@@ -249,6 +253,11 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         vacuumed.push(of_snapshot);
         commits.push(cleaned);
     }
+    readable.known_since_ms = known_since(log.table(), &log_state, (0, &readable)).await?;
+    let cleaned = &commits[0];
+    let first_left = if cleaned.commits_removed > 0 { cleaned.oldest_version } else { 0 };
+    readable_after.known_since_ms =
+        known_since(log.table(), &log_state, (first_left, &readable_after)).await?;
     readable_after.log_version = readable_after.log_version.max(oldest_whole(&vacuumed[0]));
     let freed = |reports: &[VacuumReport]| reports.iter().map(|report| report.bytes_removed).sum();
     let next_bytes: u64 = freed(&vacuumed);
@@ -344,6 +353,19 @@ fn bytes_of_their_own(
             (savepoint.name.clone(), own.sum())
         })
         .collect()
+}
+
+/// When the oldest commit was made that tells its time and is `first_left` or later, and as of which the state can be asked for.
+async fn known_since(
+    table: &Table,
+    newest: &TableState,
+    (first_left, readable): (i64, &Readable),
+) -> Result<Option<i64>> {
+    let oldest = match table.version_at(newest, i64::MIN).await? {
+        VersionAt::Before { version, .. } | VersionAt::Version(version) => version,
+    };
+    let horizon = readable.horizon.map_or(0, |horizon| horizon.commit);
+    table.made_ms(oldest.max(first_left).max(horizon)).await
 }
 
 fn cost(savepoint: &Savepoint, own_bytes: Option<u64>) -> SavepointCost {

@@ -10,6 +10,7 @@ use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::common::Result as DataFusionResult;
 use datafusion::logical_expr::TableType;
 use futures::future::try_join_all;
+use parking_lot::Mutex as SyncMutex;
 use tokio::sync::OnceCell;
 
 use super::errors::to_datafusion;
@@ -41,6 +42,8 @@ struct Pin {
     basis: OnceCell<Basis>,
     /// The savepoints, or why they can't be told, once a statement may name one.
     savepoints: OnceCell<Result<Vec<Arc<Savepoint>>>>,
+    /// By times that a statement names, the commits that were the newest then, or why they can't be told; none before they are looked for.
+    known_at: SyncMutex<BTreeMap<i64, Option<Result<i64>>>>,
 }
 
 impl Pins {
@@ -49,6 +52,7 @@ impl Pins {
             reader: reader.clone(),
             basis: OnceCell::new(),
             savepoints: OnceCell::new(),
+            known_at: SyncMutex::default(),
         };
         Arc::new(Self {
             states: readers.iter().map(|reader| (reader.name().to_owned(), pin(reader))).collect(),
@@ -71,15 +75,41 @@ impl Pins {
         }
     }
 
-    /// The point that a written one is of a state whose savepoints were read ahead.
-    pub(super) fn point(&self, name: &str, named: &NamedPoint) -> Result<Point> {
-        if named.savepoint.is_none() {
-            return Ok(named.point);
+    /// Looks for the commits that were the newest at the times that [`Self::point`] was asked for in vain; false if there was none.
+    pub(super) async fn find_commits(&self) -> bool {
+        let mut has_found = false;
+        for pin in self.states.values() {
+            let is_wanted = |(time, found): (&i64, &Option<_>)| found.is_none().then_some(*time);
+            let wanted: Vec<i64> = pin.known_at.lock().iter().filter_map(is_wanted).collect();
+            let Some(basis) = pin.basis.get().filter(|_| !wanted.is_empty()) else { continue };
+            for time in wanted {
+                let found = pin.reader.commit_known_at(basis.log(), time).await;
+                pin.known_at.lock().insert(time, Some(found));
+                has_found = true;
+            }
         }
-        let known = self.states.get(name).and_then(|pin| pin.savepoints.get());
-        match known {
+        has_found
+    }
+
+    /// The point that a written one is of a state of which was read ahead what it may name.
+    pub(super) fn point(&self, name: &str, named: &NamedPoint) -> Result<Point> {
+        if let Some(point) = named.plain() {
+            return Ok(point);
+        }
+        let pin = self.states.get(name).ok_or_else(|| Error::internal("a state is not pinned"))?;
+        let again = |error: &Error| Error::new(error.kind(), error.to_string());
+        if let Some(time) = named.known_at {
+            return match pin.known_at.lock().entry(time).or_default() {
+                Some(Ok(commit)) => Ok(named.point.and(Point::at_commit(*commit))),
+                Some(Err(error)) => Err(again(error)),
+                None => Err(Error::invalid(
+                    "known_at needs a statement of its own: a context can't tell the commit, ask Reader::point for it",
+                )),
+            };
+        }
+        match pin.savepoints.get() {
             Some(Ok(savepoints)) => named.among(name, savepoints),
-            Some(Err(error)) => Err(Error::new(error.kind(), error.to_string())),
+            Some(Err(error)) => Err(again(error)),
             None => Err(Error::internal("a savepoint was not looked for before it was named")),
         }
     }

@@ -41,10 +41,10 @@ impl Function {
     fn usage(self) -> &'static str {
         match self {
             Self::AsOf => {
-                "as_of('state', 'commit:5'), as_of('state', commit => 5), and version =>, time => '2024-01-15T10:30:00Z', savepoint => 'name', alone or together"
+                "as_of('state', 'commit:5'), as_of('state', commit => 5), and version =>, time => '2024-01-15T10:30:00Z', known_at => '2024-01-15T10:30:00Z', savepoint => 'name', alone or together"
             }
             Self::History => {
-                "history('state'), history('state', 'key'), and commit =>, version =>, time =>, savepoint =>"
+                "history('state'), history('state', 'key'), and commit =>, version =>, time =>, known_at =>, savepoint =>"
             }
             Self::Diff => {
                 "diff('state', 'commit:1', 'latest') with points as for as_of; the second may be left out"
@@ -163,11 +163,11 @@ fn point_of(args: &[ScalarValue]) -> Result<NamedPoint> {
     while let Some(arg) = rest.next() {
         let word = text(arg)?;
         let Some(bound) = Bound::named(&word) else {
-            point = both(point, word.parse()?)?;
+            point = point.and(word.parse()?)?;
             continue;
         };
         let value = rest.next().ok_or_else(|| Error::invalid(format!("{word} has no value")))?;
-        point = both(point, bound.at(value)?)?;
+        point = point.and(bound.at(value)?)?;
     }
     Ok(point)
 }
@@ -177,6 +177,7 @@ enum Bound {
     Commit,
     Version,
     Time,
+    KnownAt,
     Savepoint,
 }
 
@@ -186,6 +187,7 @@ impl Bound {
             "commit" => Some(Self::Commit),
             "version" => Some(Self::Version),
             "time" | "event_time" => Some(Self::Time),
+            "known_at" => Some(Self::KnownAt),
             "savepoint" => Some(Self::Savepoint),
             _ => None,
         }
@@ -196,22 +198,10 @@ impl Bound {
             Self::Commit => Point::at_commit(integer(value)?).into(),
             Self::Version => Point::at_version(integer(value)?).into(),
             Self::Time => Point::at_time(time(value)?).into(),
+            Self::KnownAt => NamedPoint::known_at(time(value)?),
             Self::Savepoint => NamedPoint::at_savepoint(&text(value)?),
         })
     }
-}
-
-fn both(a: NamedPoint, b: NamedPoint) -> Result<NamedPoint> {
-    let twice = |a: Option<i64>, b: Option<i64>| a.is_some() && b.is_some();
-    // A savepoint is a bound of commits.
-    let has_commit = |named: &NamedPoint| named.savepoint.is_some() || named.point.commit.is_some();
-    if has_commit(&a) && has_commit(&b)
-        || twice(a.point.version, b.point.version)
-        || twice(a.point.event_time, b.point.event_time)
-    {
-        return Err(Error::invalid("the point sets a bound twice"));
-    }
-    Ok(NamedPoint { point: a.point.and(b.point), savepoint: a.savepoint.or(b.savepoint) })
 }
 
 /// An optional key, then pairs: so an odd number of arguments begins with the key.
@@ -226,7 +216,7 @@ fn history_of(args: &[ScalarValue]) -> Result<(KeyFilter, NamedPoint)> {
         let [name, value] = pair else { continue };
         let word = text(name)?;
         match Bound::named(&word) {
-            Some(bound) => point = both(point, bound.at(value)?)?,
+            Some(bound) => point = point.and(bound.at(value)?)?,
             None if word == "key" => keys.push(text(value)?),
             None => return Err(Error::invalid(format!("{word:?} is not an argument"))),
         }

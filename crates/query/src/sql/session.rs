@@ -99,10 +99,14 @@ impl SqlSession {
         if parsed.names_savepoint {
             pins.find_savepoints(&parsed.states).await;
         }
-        let plan = state
-            .statement_to_plan(parsed.statement)
-            .await
-            .map_err(|error| planning_error(error, &pins.names()))?;
+        // Which times a statement names is known when it is planned, and planning does not wait: so it is planned again with their commits.
+        let plan = loop {
+            match state.statement_to_plan(parsed.statement.clone()).await {
+                Ok(plan) => break plan,
+                Err(_) if pins.find_commits().await => {}
+                Err(error) => return Err(planning_error(error, &pins.names())),
+            }
+        };
         pins.tell();
         let only_reads = SQLOptions::new()
             .with_allow_ddl(false)

@@ -58,7 +58,7 @@ fn the_program_takes_savepoints_as_points() {
         &["diff", "users", "savepoint:two,commit:1", "latest"],
         "",
         2,
-        &["leave one of them out"],
+        &["leave it or commit:N out"],
     );
     fail(&home, &["diff", "users", "savepoints:two", "latest"], "", 2, &["savepoint:NAME"]);
 
@@ -90,7 +90,7 @@ async fn sql_takes_savepoints_as_points() {
         ("SELECT * FROM as_of('users', savepoint => 'three')", "there is two (commit 2)"),
         ("SELECT * FROM as_of('users', savepoint => 3)", "not a 'text' in quotes"),
         ("SELECT * FROM as_of('users', savepoint => 'two', commit => 1)", "sets a bound twice"),
-        ("SELECT * FROM as_of('users', 'savepoint:two,commit:1')", "leave one of them out"),
+        ("SELECT * FROM as_of('users', 'savepoint:two,commit:1')", "leave it or commit:N out"),
         ("SELECT * FROM diff('users', 'savepoint:three')", "no savepoint \"three\""),
     ] {
         let error = sql(&store, query).await.unwrap_err().to_string();
