@@ -1,6 +1,6 @@
 //! Comparing every kind of read with the model, at points drawn at random.
 
-use alluvium::{Basis, Lookup, Point, RawState};
+use alluvium::{Basis, ErrorKind, Lookup, NamedPoint, Point, RawState};
 use alluvium_log::KeyFilter;
 use alluvium_materializer::whole_value;
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -31,6 +31,24 @@ pub(crate) async fn some(world: &mut World) {
         1 => history(world, &state, &basis, point).await,
         2 => diff(world, &state, &basis, point).await,
         _ => changes(world, &state, &basis).await,
+    }
+    known_at(world, &state).await;
+}
+
+/// What was known a while after some commit, before the clock went on by days: the last one of then, where its commit is left.
+async fn known_at(world: &mut World, state: &RawState) {
+    let Some((_, made)) = world.commits.choose(&mut world.rng).copied() else { return };
+    let time = made + stores::DAY / 24;
+    if !world.kind.months || time > world.now() {
+        return;
+    }
+    let newest = world.commits.iter().filter(|known| known.1 == made).map(|known| known.0).max();
+    match state.reader().point(&NamedPoint::known_at(time)).await {
+        Ok(point) => assert_eq!((point.commit, point.version), (newest, None), "known at {time}"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
+            assert!(!newest.is_some_and(|commit| world.is_whole_at(commit)), "{error}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 
 use super::ledger::Row;
 use super::run::World;
+use crate::support::stores::DAY;
 
 const MINUTE: i64 = 60_000_000;
 /// Settings under which everything expires within days.
@@ -37,6 +38,8 @@ struct Fold {
     made: i64,
     version: i64,
     log_commit: i64,
+    /// Whether it came with a fork, whose own versions are counted anew.
+    is_inherited: bool,
 }
 
 /// The versions of the snapshot that were seen after each step.
@@ -47,7 +50,7 @@ impl Folds {
     /// Notes a version if it is new.
     pub(crate) fn note(&mut self, made: i64, version: i64, log_commit: i64) {
         if self.0.last().is_none_or(|last| last.version < version) {
-            self.0.push(Fold { made, version, log_commit });
+            self.0.push(Fold { made, version, log_commit, is_inherited: false });
         }
     }
 
@@ -58,7 +61,7 @@ impl Folds {
 
     /// The snapshot of one commit, which is the newest.
     pub(crate) fn of(log_commit: i64) -> Self {
-        Self(vec![Fold { made: i64::MIN, version: 0, log_commit }])
+        Self(vec![Fold { made: i64::MIN, version: 0, log_commit, is_inherited: false }])
     }
 
     /// Only the newest is left.
@@ -68,13 +71,25 @@ impl Folds {
 
     /// Those that a fork of a commit takes along.
     pub(crate) fn up_to(&self, commit: i64) -> Self {
-        Self(self.0.iter().copied().filter(|fold| fold.log_commit <= commit).collect())
+        let taken = self.0.iter().filter(|fold| fold.log_commit <= commit);
+        Self(taken.map(|fold| Fold { version: -1, is_inherited: true, ..*fold }).collect())
     }
 
     /// The versions that were the newest ones at some moment of the window, each with when it was replaced.
     fn of_window(&self, now: i64) -> impl Iterator<Item = (Fold, i64)> + '_ {
         let replaced = self.0.iter().skip(1).map(|next| next.made).chain([i64::MAX]);
         self.0.iter().copied().zip(replaced).filter(move |(_, replaced)| *replaced > now - WINDOW)
+    }
+
+    /// Those of them that were the newest at a mark of the grid, and not only made or replaced then: the mark, and the commit.
+    pub(crate) fn at_marks(&self, now: i64) -> impl Iterator<Item = (i64, i64)> + '_ {
+        let own = |fold: &Fold| !fold.is_inherited && fold.log_commit > 0;
+        self.of_window(now).filter(move |(fold, _)| own(fold)).flat_map(move |(fold, replaced)| {
+            let marks = (0..GRID_MARKS).map(move |days| (now.div_euclid(DAY) - days) * DAY);
+            marks
+                .filter(move |mark| fold.made < *mark && *mark < replaced)
+                .map(move |mark| (mark, fold.log_commit))
+        })
     }
 }
 

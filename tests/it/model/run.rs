@@ -1,5 +1,7 @@
 //! Doing a sequence of steps to store and model alike.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use alluvium::{Clock, ManualClock, RawState, Store, StoreSettings, SystemClock};
@@ -50,6 +52,10 @@ pub(crate) struct World {
     pub(crate) saved: Vec<(String, i64)>,
     /// The commits that the grid keeps.
     pub(crate) marks: Vec<i64>,
+    /// The commits that were the newest at marks of the grid, by the marks.
+    pub(super) owed: BTreeMap<i64, i64>,
+    /// Keys that were marked as erased, and the commits as of which they were.
+    pub(super) marked: Vec<(Range<i64>, Vec<String>)>,
     /// Up to which event times changes are refused.
     pub(crate) floors: Floors,
     /// Its forks.
@@ -73,7 +79,7 @@ pub(crate) struct World {
     pub(super) has_foreign_rows: bool,
     pub(super) given: Vec<Change>,
     /// The newest commits that there were, and since when.
-    commits: Vec<(i64, i64)>,
+    pub(super) commits: Vec<(i64, i64)>,
     /// The steps of the whole sequence.
     pub(super) done: Done,
 }
@@ -162,6 +168,8 @@ impl World {
             folds: Folds::default(),
             saved: Vec::new(),
             marks: Vec::new(),
+            owed: BTreeMap::new(),
+            marked: Vec::new(),
             floors: Floors::default(),
             branches: Vec::new(),
             forked: 0,
@@ -209,6 +217,8 @@ impl World {
             folds: self.folds.up_to(commit),
             saved: Vec::new(),
             marks: Vec::new(),
+            owed: BTreeMap::new(),
+            marked: Vec::new(),
             floors: self.floors.up_to(commit),
             branches: Vec::new(),
             forked: 0,
@@ -232,6 +242,12 @@ impl World {
             // The log answers all, and of the snapshot it has one version.
             world.folds.keep_last();
         }
+        for (commits, keys) in &self.marked {
+            if commits.contains(&commit) {
+                world.forget_erased(keys).await;
+                world.marked.push((commit + 1..commit + 2, keys.clone()));
+            }
+        }
         world.note().await;
         world
     }
@@ -252,7 +268,7 @@ impl World {
     }
 
     /// Notes the version of the snapshot, and the newest commit.
-    async fn note(&mut self) {
+    pub(super) async fn note(&mut self) {
         let snapshot = self.handles[0].snapshot().refresh().await.unwrap();
         self.folds.note(self.now(), snapshot.version(), snapshot.log_commit());
         if self.commits.last().is_none_or(|last| last.0 < self.newest) {

@@ -8,6 +8,7 @@ use super::floors;
 use super::plan::{Kind, Traits};
 use super::run::World;
 use super::{checks, held};
+use crate::support::stores::DAY;
 
 /// The settings of a sequence.
 pub(super) fn settings(kind: Kind, traits: Traits) -> Vec<(String, String)> {
@@ -91,8 +92,10 @@ impl World {
         self.floors.raise(Floor { time, commit });
     }
 
-    /// What the grid keeps: a snapshot for each mark at most, which answers from now on.
+    /// What the grid keeps: for each mark the snapshot that was the newest then, which answers as long as the mark is looked at.
     async fn note_marks(&mut self, state: &RawState) {
+        // Those of this step count as well.
+        self.note().await;
         let kept = state.grid_snapshots().await.unwrap();
         self.marks = kept.iter().map(|snapshot| snapshot.log_commit).collect();
         if !self.traits.has_grid {
@@ -100,6 +103,16 @@ impl World {
             return;
         }
         assert!(self.marks.len() as i64 <= GRID_MARKS + 1, "{kept:?}");
+        let now = self.now();
+        self.owed.extend(self.folds.at_marks(now));
+        self.owed.retain(|mark, _| *mark > now - GRID_MARKS * DAY);
+        for (mark, commit) in &self.owed {
+            assert!(
+                self.marks.contains(commit),
+                "commit {commit} was the newest at {mark}, and is not kept at {now}: {:?}",
+                self.marks
+            );
+        }
     }
 
     pub(super) async fn savepoint(&mut self, handle: usize) {

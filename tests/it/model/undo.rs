@@ -111,11 +111,13 @@ impl World {
     }
 
     /// Lets keys come back, in each fork by itself.
-    fn forget_erased<'a>(&'a mut self, keys: &'a [String]) -> LocalBoxFuture<'a, ()> {
+    pub(super) fn forget_erased<'a>(&'a mut self, keys: &'a [String]) -> LocalBoxFuture<'a, ()> {
         async move {
             let state = &self.handles[self.rng.random_range(0..HANDLES)];
             state.forget_erased(keys).await.unwrap();
-            self.newest = state.log().refresh().await.unwrap().version;
+            let newest = state.log().refresh().await.unwrap().version;
+            self.marked.push((self.newest + 1..newest, keys.to_vec()));
+            self.newest = newest;
             self.whole_since = self.newest;
             for branch in &mut self.branches {
                 branch.world.forget_erased(keys).await;
