@@ -22,7 +22,10 @@ pub(super) fn program(home: &Home, arguments: &[&str]) -> Command {
 
 pub(super) fn start(mut command: Command, input: &str) -> Child {
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    if let Err(error) = child.stdin.take().unwrap().write_all(input.as_bytes()) {
+        // Who ends without reading all of it tells why by code and message.
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "{error}");
+    }
     child
 }
 
