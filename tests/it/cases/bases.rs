@@ -20,6 +20,8 @@ enum Upkeep {
     Saved,
     /// They were kept for the window, and from some day on are kept for longer.
     KeptLonger,
+    /// They are kept for the window, and days expire from the archive.
+    Archived,
 }
 
 const DAYS: i64 = 26;
@@ -45,7 +47,7 @@ struct Kept {
     order_by: OrderBy,
     upkeep: Upkeep,
     rows: Vec<Row>,
-    /// Each day's commit.
+    /// The two commits of each day.
     commits: Vec<i64>,
     savepoints: Vec<i64>,
 }
@@ -74,30 +76,31 @@ impl Kept {
         live.map(|row| (row.key.clone(), row.version, row.n)).collect()
     }
 
-    /// A key that changes each day, one that may never do so again, and two changes that come late; then the job.
-    async fn day(&mut self, clock: &ManualClock, day: i64) {
-        let (time, old) = (START + day * DAY, day - LATE);
-        clock.set(time + DAY / 2);
-        let is_deleted = day % 3 == 0;
-        let mut rows =
-            vec![("daily".to_owned(), day, Some(day)), (format!("d{day:04}"), day, Some(day))];
-        if day <= LAST_LATE {
-            rows.push((format!("late{day:04}"), old, Some(-day)));
-            rows.push((format!("d{old:04}"), old + 1, (!is_deleted).then_some(-day)));
-        }
+    async fn append(&mut self, rows: Vec<(String, i64, Option<i64>)>) {
         let times: Vec<i64> = rows.iter().map(|row| START + row.1 * DAY).collect();
         let changes: Vec<_> =
             rows.iter().map(|(key, version, n)| (key.as_str(), *version, *n)).collect();
         let commit = self.state.append(&n_batch_at(&changes, &times)).await.unwrap().commit;
         self.commits.push(commit);
         let rows = rows.into_iter().zip(times);
-        self.rows.extend(rows.map(|((key, version, n), time)| Row {
-            commit,
-            key,
-            version,
-            time,
-            n,
-        }));
+        let stored = rows.map(|((key, version, n), time)| Row { commit, key, version, time, n });
+        self.rows.extend(stored);
+    }
+
+    /// A key that changes each day, and one that may never do so again; then one more, and two changes that come late; then the job,
+    /// so that no snapshot folds the first commit of a day alone.
+    async fn day(&mut self, clock: &ManualClock, day: i64) {
+        let old = day - LATE;
+        clock.set(START + day * DAY + DAY / 2);
+        let own = format!("d{day:04}");
+        self.append(vec![("daily".to_owned(), day, Some(day)), (own, day, Some(day))]).await;
+        let mut rows = vec![("second".to_owned(), day, Some(day))];
+        if day <= LAST_LATE {
+            let is_deleted = day % 3 == 0;
+            rows.push((format!("late{day:04}"), old, Some(-day)));
+            rows.push((format!("d{old:04}"), old + 1, (!is_deleted).then_some(-day)));
+        }
+        self.append(rows).await;
         if self.upkeep == Upkeep::KeptLonger && day == LONGER_FROM {
             set(&self.state, &[("as_of_window", "8d"), ("file_retention", "8d")]).await;
             self.agrees().await;
@@ -115,10 +118,10 @@ impl Kept {
 
     /// Asks for each point that there is; how many were answered, and how many refused.
     async fn agrees(&self) -> (usize, usize) {
-        let days = self.commits.len() as i64;
+        let days = self.commits.len() as i64 / 2;
         let (mut answered, mut refused) = (0, 0);
-        for (day, commit) in (0..).zip(&self.commits) {
-            let commit = Point::at_commit(*commit);
+        for (nth, commit) in (0..).zip(&self.commits) {
+            let (day, commit) = (nth / 2, Point::at_commit(*commit));
             let (version, time) = (Point::at_version(day), Point::at_time(START + day * DAY));
             for point in [commit, version, time, commit.and(version), commit.and(time)] {
                 let place = || format!("{:?}, {point} on day {days}", self.upkeep);
@@ -170,10 +173,19 @@ impl Kept {
 #[tokio::test(flavor = "multi_thread")]
 async fn bas_01_every_point_is_told_as_by_all_rows_or_refused_whatever_snapshots_are_kept() {
     for order_by in [OrderBy::EventTime, OrderBy::Version] {
-        for upkeep in [Upkeep::Unvacuumed, Upkeep::Vacuumed, Upkeep::Saved, Upkeep::KeptLonger] {
+        for upkeep in [
+            Upkeep::Unvacuumed,
+            Upkeep::Vacuumed,
+            Upkeep::Saved,
+            Upkeep::KeptLonger,
+            Upkeep::Archived,
+        ] {
             let (home, clock) = (Home::new(), Arc::new(ManualClock::at(START)));
             let state = create(&home.open_at(&clock).await, "s", &n_fields(), order_by).await;
             let_expire(&state).await;
+            if upkeep == Upkeep::Archived {
+                set(&state, &[("hot_days", "5d")]).await;
+            }
             let (rows, commits, savepoints) = (Vec::new(), Vec::new(), Vec::new());
             let mut kept = Kept { state, order_by, upkeep, rows, commits, savepoints };
             for day in 0..DAYS {

@@ -22,6 +22,7 @@ mod maintain;
 mod objects;
 mod operator;
 mod ordering;
+mod outcomes;
 mod performance;
 mod processes;
 mod program;
