@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium::{MaintainStep, ManualClock, OrderBy, Point, RawState};
+use alluvium_log::Archived;
 
 use super::expire::{WINDOW, asked, expired, let_expire};
 use crate::support::stores::{DAY, Home, Live, START, create, live, n_batch_at, n_fields, set};
@@ -27,7 +28,7 @@ enum Upkeep {
 const DAYS: i64 = 26;
 /// Before this day snapshots are kept for the window.
 const LONGER_FROM: i64 = 20;
-/// How many days after it happened a late change comes: longer than the log is kept.
+/// Days after which a late change comes, longer than the log is kept.
 const LATE: i64 = 12;
 /// The last day on which late changes come, so that later on savepoints hold what has expired.
 const LAST_LATE: i64 = 16;
@@ -46,6 +47,8 @@ struct Kept {
     state: RawState,
     order_by: OrderBy,
     upkeep: Upkeep,
+    /// How many days after it happened a late change comes.
+    late: i64,
     rows: Vec<Row>,
     /// The two commits of each day.
     commits: Vec<i64>,
@@ -53,6 +56,11 @@ struct Kept {
 }
 
 impl Kept {
+    fn new(state: RawState, order_by: OrderBy, upkeep: Upkeep, late: i64) -> Self {
+        let (rows, commits, savepoints) = (Vec::new(), Vec::new(), Vec::new());
+        Self { state, order_by, upkeep, late, rows, commits, savepoints }
+    }
+
     /// The live rows as of a point.
     fn fold(&self, point: Point) -> Vec<Live> {
         let within = |bound: Option<i64>, value| bound.is_none_or(|bound| value <= bound);
@@ -90,7 +98,7 @@ impl Kept {
     /// A key that changes each day, and one that may never do so again; then one more, and two changes that come late; then the job,
     /// so that no snapshot folds the first commit of a day alone.
     async fn day(&mut self, clock: &ManualClock, day: i64) {
-        let old = day - LATE;
+        let old = day - self.late;
         clock.set(START + day * DAY + DAY / 2);
         let own = format!("d{day:04}");
         self.append(vec![("daily".to_owned(), day, Some(day)), (own, day, Some(day))]).await;
@@ -186,8 +194,7 @@ async fn bas_01_every_point_is_told_as_by_all_rows_or_refused_whatever_snapshots
             if upkeep == Upkeep::Archived {
                 set(&state, &[("hot_days", "5d")]).await;
             }
-            let (rows, commits, savepoints) = (Vec::new(), Vec::new(), Vec::new());
-            let mut kept = Kept { state, order_by, upkeep, rows, commits, savepoints };
+            let mut kept = Kept::new(state, order_by, upkeep, LATE);
             for day in 0..DAYS {
                 kept.day(&clock, day).await;
                 if day == LAST_LATE {
@@ -200,4 +207,29 @@ async fn bas_01_every_point_is_told_as_by_all_rows_or_refused_whatever_snapshots
             kept.is_made_anew().await;
         }
     }
+}
+
+/// All snapshots of the window hold what goes to the archive. Once the window grows, older ones belong to it that do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn bas_02_what_is_archived_does_not_expire_before_a_window_that_grew_holds_it() {
+    let (home, clock) = (Home::new(), Arc::new(ManualClock::at(START)));
+    let order_by = OrderBy::Version;
+    let state = create(&home.open_at(&clock).await, "s", &n_fields(), order_by).await;
+    let_expire(&state).await;
+    set(&state, &[("hot_days", "8d")]).await;
+    // A late change is archived two days after it came, and past the retention after two more.
+    let mut kept = Kept::new(state, order_by, Upkeep::Unvacuumed, 7);
+    for day in 0..LONGER_FROM {
+        kept.day(&clock, day).await;
+    }
+    let before = expired(&kept.state);
+    set(&kept.state, &[("as_of_window", "8d")]).await;
+    let last_late = 2 * LAST_LATE as usize;
+    let point = Point::at_commit(kept.commits[last_late]);
+    assert_eq!(asked(&kept.state, point).await.unwrap(), kept.fold(point));
+    kept.day(&clock, LONGER_FROM).await;
+    assert!(before > 0 && Archived::of(&kept.state.log().state()).is_some());
+    assert_eq!(asked(&kept.state, point).await.unwrap(), kept.fold(point));
+    assert_eq!(expired(&kept.state), before);
+    assert!(before < kept.commits[last_late + 1]);
 }
