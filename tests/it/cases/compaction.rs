@@ -12,8 +12,8 @@ use crate::support::answers::answers;
 use crate::support::delta;
 use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
-    DAY, Home, SECOND, START, assert_sound, by_time, by_version, commit_of, live, n_batch_at, n_of,
-    ordered_by, settings,
+    DAY, Home, SECOND, START, assert_sound, by_time, by_version, commit_of, create, live,
+    n_batch_at, n_fields, n_of, ordered_by, settings,
 };
 
 /// Commits of a day: keys in turn, ties in version and time among them, and a row for the day before.
@@ -74,6 +74,34 @@ async fn what_a_state_answers_is_the_same_after_its_log_is_compacted() {
             }
             assert_sound(&reopened).await;
         }
+    }
+}
+
+/// The runs have rows of the same keys between each other's, so that no run comes before another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_merged_lies_in_its_order_and_is_merged_again() {
+    for order_by in [OrderBy::EventTime, OrderBy::Version] {
+        let home = Home::new();
+        let clock = Arc::new(ManualClock::at(START));
+        let state = create(&home.open_at(&clock).await, "s", &n_fields(), order_by).await;
+        for round in 1..=3 {
+            for run in 0..4_i64 {
+                let versions = (0..5).map(|row| round * 100 + 4 * row + run);
+                let rows: Vec<_> = versions
+                    .flat_map(|n| [("a", n, Some(n)), ("b", n, (n % 5 > 0).then_some(n))])
+                    .collect();
+                let times: Vec<i64> = rows.iter().map(|row| START + row.1 / 2).collect();
+                state.append(&n_batch_at(&rows, &times)).await.unwrap();
+            }
+            clock.set(START + 5 * DAY);
+            let commit = commit_of(&state).await;
+            let before = answers(&state, commit).await;
+            let done = state.compact(false).await.unwrap();
+            assert_eq!(done.rows, 40 * round as u64, "{done:?}");
+            assert_eq!((log_rows(&state), state.log().state().file_count()), (done.rows, 1));
+            assert_eq!(answers(&state, commit).await, before, "round {round}");
+        }
+        assert_sound(&state).await;
     }
 }
 
@@ -249,8 +277,7 @@ async fn cmp_06_a_compaction_of_much_in_little_memory_writes_files_by_ranges_of_
     let mut small = StoreSettings { memory_budget_bytes: 64 * 1024, ..settings() };
     small.layout.compacted_file_rows = 1_000;
     let store = home.open_with(small).await;
-    let fields = crate::support::stores::n_fields();
-    let state = store.create_state("s", &fields, ordered_by(OrderBy::Version)).await.unwrap().0;
+    let state = store.create_state("s", &n_fields(), ordered_by(OrderBy::Version)).await.unwrap().0;
     for part in 0..40_i64 {
         let keys: Vec<String> =
             (0..250).map(|n| format!("k{:05}", (n * 37 + part) % 5_000)).collect();

@@ -22,11 +22,11 @@ use crate::support::stores::{
 };
 
 /// Days of the as-of window of these states.
-const WINDOW: i64 = 2;
+pub(super) const WINDOW: i64 = 2;
 /// Days for which their logs are kept.
 const RETENTION: i64 = 10;
 
-async fn let_expire(state: &RawState) {
+pub(super) async fn let_expire(state: &RawState) {
     let spans = [
         ("commit_retention", "8d"),
         ("file_retention", "2d"),
@@ -65,7 +65,7 @@ async fn days(
     known
 }
 
-fn expired(state: &RawState) -> i64 {
+pub(super) fn expired(state: &RawState) -> i64 {
     Expired::commit_of(&state.log().state())
 }
 
@@ -87,7 +87,7 @@ fn parquet_files(folder: &Path) -> usize {
 }
 
 /// The live rows at a point, or why there is no answer.
-async fn asked(state: &RawState, point: Point) -> Result<Vec<Live>, HistoryExpired> {
+pub(super) async fn asked(state: &RawState, point: Point) -> Result<Vec<Live>, HistoryExpired> {
     let got = state.get(point, "quiet").await.map(drop);
     match state.scan(point, KeyFilter::All).await {
         Ok(_) => {

@@ -1,6 +1,7 @@
 //! Failures that real people had, by the ids under which they are collected; each comes out right here.
 
 mod archive;
+mod bases;
 mod cleanup;
 mod compaction;
 mod concurrency;
@@ -22,6 +23,7 @@ mod maintain;
 mod objects;
 mod operator;
 mod ordering;
+mod outcomes;
 mod performance;
 mod processes;
 mod program;

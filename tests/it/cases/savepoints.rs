@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use alluvium::{
     ErrorKind, HistoryExpired, KeptBy, MaintainStep, ManualClock, Point, RawState, StepOutcome,
+    Store, StoreSettings,
 };
 use futures::future::join_all;
 mod named;
@@ -12,7 +13,7 @@ use std::error::Error as _;
 
 use crate::support::faults::{FaultyStore, maintain_to_death, open};
 use crate::support::stores::{
-    DAY, Home, Live, START, by_version, commit_of, live, n_batch_at, n_of, sql_numbers,
+    DAY, Home, Live, START, by_version, commit_of, live, n_batch_at, n_of, settings, sql_numbers,
 };
 
 const SPANS: [(&str, &str); 4] = [
@@ -27,13 +28,17 @@ async fn let_expire(state: &RawState) {
     state.set_maintenance(&spans).await.unwrap();
 }
 
-/// Every key changes every day, so that no file of the snapshot is part of the next day's.
+/// Every key changes, so that no file of the snapshot is part of the next day's.
+async fn change(state: &RawState, clock: &ManualClock, day: i64) {
+    let time = START + day * DAY;
+    clock.set(time + DAY / 2);
+    let rows = ["a", "b", "c"].map(|key| (key, day, Some(day)));
+    state.append(&n_batch_at(&rows, &[time; 3])).await.unwrap();
+}
+
 async fn days(state: &RawState, clock: &ManualClock, days: std::ops::Range<i64>) {
     for day in days {
-        let time = START + day * DAY;
-        clock.set(time + DAY / 2);
-        let rows = ["a", "b", "c"].map(|key| (key, day, Some(day)));
-        state.append(&n_batch_at(&rows, &[time; 3])).await.unwrap();
+        change(state, clock, day).await;
         state.maintain(&MaintainStep::ALL, false).await.unwrap();
     }
 }
@@ -243,6 +248,53 @@ async fn sav_05_the_retention_is_explained_as_the_next_run_carries_it_out() {
     let doomed = told.kept.iter().find(nothing).map_or(0, |kept| kept.bytes);
     assert_eq!(now, on_disk - doomed);
     assert!(!after.kept.iter().any(|kept| nothing(&kept)), "{after:?}");
+}
+
+/// Before anything was vacuumed, and after.
+#[tokio::test(flavor = "multi_thread")]
+async fn sav_09_what_the_next_run_takes_is_told_as_it_is_counted_afterwards() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    // Nothing is cleaned up but by the job.
+    let settings = StoreSettings { tidy_after_commits: 0, ..settings() };
+    let builder = Store::builder(&home.uri()).settings(settings).clock(clock.clone());
+    let state = by_version(&builder.open().await.unwrap(), "s").await;
+    let_expire(&state).await;
+    let takes = [MaintainStep::Expire, MaintainStep::Cleanup, MaintainStep::Vacuum];
+    let keeps: Vec<_> =
+        MaintainStep::ALL.into_iter().filter(|step| !takes.contains(step)).collect();
+    for round in 0..3 {
+        for day in round * 12..(round + 1) * 12 {
+            change(&state, &clock, day).await;
+            state.maintain(&keeps, false).await.unwrap();
+        }
+        let told = state.explain_retention().await.unwrap();
+        let steps = [MaintainStep::Expire, MaintainStep::Vacuum];
+        let vacuumed = state.maintain(&steps, false).await.unwrap();
+        let cleaned = state.maintain(&[MaintainStep::Cleanup], false).await.unwrap();
+        let StepOutcome::Vacuumed { log, snapshot, .. } = &vacuumed.steps[1].outcome else {
+            panic!("{vacuumed:?}")
+        };
+        let files = [log, snapshot.as_ref().unwrap()];
+        let StepOutcome::CleanedUp { log, snapshot, .. } = &cleaned.steps[0].outcome else {
+            panic!("{cleaned:?}")
+        };
+        let commits = [log, snapshot.as_ref().unwrap()];
+        assert!(told.next_commits > 0 && told.next_files > 0, "round {round}: {told:?}");
+        assert_eq!(told.next_commits, commits.map(|of| of.commits_removed).iter().sum::<u64>());
+        assert_eq!(told.next_files, files.map(|of| of.paths.len() as u64).iter().sum::<u64>());
+        let freed = files.map(|of| of.bytes_removed).iter().sum::<u64>();
+        assert_eq!(told.next_bytes, freed + commits.map(|of| of.bytes_removed).iter().sum::<u64>());
+        assert_eq!(told.readable_after.horizon, vacuumed.horizon, "round {round}");
+        assert_eq!(told.readable_after.changes_after, vacuumed.expired_commit);
+        let now = state.explain_retention().await.unwrap().readable;
+        assert_eq!(now.horizon, told.readable_after.horizon, "round {round}");
+        assert_eq!(now.log_version, told.readable_after.log_version, "round {round}");
+        assert_eq!(now.snapshot_version, told.readable_after.snapshot_version, "round {round}");
+        let earliest = now.horizon.unwrap().commit;
+        at(&state, earliest).await;
+        state.get(Point::at_commit(earliest - 1), "a").await.unwrap_err();
+    }
 }
 
 fn parquet_bytes(folder: &std::path::Path) -> u64 {

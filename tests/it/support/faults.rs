@@ -92,7 +92,9 @@ pub(crate) struct FaultyStore {
     pub(crate) lost_commit_replies: AtomicI64,
     /// Writes of commits that are still to fail without taking place.
     pub(crate) failed_commits: AtomicI64,
-    /// The same for data files.
+    /// Whether commits are refused, but for those whose replies are still to be lost.
+    pub(crate) refuse_commits: AtomicBool,
+    /// Replies of writes of data files that are still to be lost.
     pub(crate) lost_data_replies: AtomicI64,
     /// Whether every write fails, so that a reader is shown to write nothing.
     pub(crate) read_only: AtomicBool,
@@ -193,6 +195,7 @@ impl FaultyStore {
             counts: Counts::default(),
             lost_commit_replies: AtomicI64::new(0),
             failed_commits: AtomicI64::new(0),
+            refuse_commits: AtomicBool::new(false),
             lost_data_replies: AtomicI64::new(0),
             read_only: AtomicBool::new(false),
             held: Mutex::new(None),
@@ -304,6 +307,13 @@ impl ObjectStore for FaultyStore {
             || (is_commit(location) && due(&self.failed_commits))
         {
             return Err(timeout());
+        }
+        if is_commit(location)
+            && self.refuse_commits.load(Ordering::SeqCst)
+            && self.lost_commit_replies.load(Ordering::SeqCst) == 0
+        {
+            let path = location.to_string();
+            return Err(Error::PermissionDenied { path, source: "it is not allowed".into() });
         }
         let fate = self.crash.fate();
         if fate == Fate::Never {

@@ -223,8 +223,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
     let mut commits = vec![cleaned];
     let mut own_bytes = BTreeMap::new();
     if let Some((table, state)) = current.table() {
-        readable.horizon = horizon(snapshot, expired).await?;
-        readable_after.horizon = horizon(snapshot, next_expire.expired_commit).await?;
+        readable.horizon = horizon(snapshot, expired, None).await?;
         let now_ms = log.clock().now_ms();
         let (pins, _) = snapshot.pins(now_ms, settings.file_retention_ms).await?;
         let options = vacuum(settings.snapshot_retention_ms());
@@ -250,6 +249,8 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         readable.snapshot_version = Some(oldest);
         let after = oldest.max(cleaned.oldest_version).max(oldest_whole(&of_snapshot));
         readable_after.snapshot_version = Some(after);
+        let whole_from = (of_snapshot.files_removed > 0).then_some(of_snapshot.oldest_version);
+        readable_after.horizon = horizon(snapshot, next_expire.expired_commit, whole_from).await?;
         vacuumed.push(of_snapshot);
         commits.push(cleaned);
     }
@@ -287,10 +288,15 @@ fn oldest_whole(report: &VacuumReport) -> i64 {
     if report.files_removed > 0 { report.oldest_version } else { 0 }
 }
 
-async fn horizon(snapshot: &Snapshot, expired: i64) -> Result<Option<Horizon>> {
+/// The earliest points beside a log of which rows up to a commit have expired, if a vacuum leaves only versions from one on whole.
+async fn horizon(
+    snapshot: &Snapshot,
+    expired: i64,
+    vacuumed: Option<i64>,
+) -> Result<Option<Horizon>> {
     match expired {
         0 => Ok(None),
-        _ => snapshot.horizon(&snapshot.state(), expired).await,
+        _ => snapshot.horizon_after(&snapshot.state(), expired, vacuumed).await,
     }
 }
 

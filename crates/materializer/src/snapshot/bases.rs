@@ -114,6 +114,16 @@ impl Snapshot {
     /// The earliest points that can be answered beside a log of which rows up to a commit have expired; `None` when no snapshot holds
     /// them.
     pub async fn horizon(&self, current: &SnapshotState, expired: i64) -> Result<Option<Horizon>> {
+        self.horizon_after(current, expired, None).await
+    }
+
+    /// The same once a vacuum will have left only versions from this one on whole.
+    pub(crate) async fn horizon_after(
+        &self,
+        current: &SnapshotState,
+        expired: i64,
+        vacuumed: Option<i64>,
+    ) -> Result<Option<Horizon>> {
         let bounds = BaseBounds { expired, ..BaseBounds::default() };
         let mut horizon: Option<Horizon> = None;
         let mut note = |known: &SnapshotState| {
@@ -127,7 +137,7 @@ impl Snapshot {
             }
             ControlFlow::Continue(())
         };
-        self.visit(current, &mut note).await?;
+        self.visit_after(current, vacuumed, &mut note).await?;
         for saved in self.saved_of(current).await? {
             if note(&saved).is_break() {
                 break;
@@ -159,6 +169,16 @@ impl Snapshot {
     pub(super) async fn visit(
         &self,
         current: &SnapshotState,
+        show: impl FnMut(&SnapshotState) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.visit_after(current, None, show).await
+    }
+
+    /// The same as if a vacuum had left only versions from one on whole.
+    async fn visit_after(
+        &self,
+        current: &SnapshotState,
+        next_vacuum: Option<i64>,
         mut show: impl FnMut(&SnapshotState) -> ControlFlow<()>,
     ) -> Result<()> {
         let Some((table, state)) = current.table() else { return Ok(()) };
@@ -173,7 +193,8 @@ impl Snapshot {
         // Once a vacuum has run, the next one may come at any moment: what it may take then is not begun with. Who asks may stand on a
         // version of long ago, which knows nothing of vacuums since.
         let newest = table.state();
-        let vacuumed = newest.transaction(VACUUM_APP_ID).max(state.transaction(VACUUM_APP_ID));
+        let recorded = newest.transaction(VACUUM_APP_ID).max(state.transaction(VACUUM_APP_ID));
+        let vacuumed = recorded.max(next_vacuum);
         let kept_after = match vacuumed {
             None => i64::MIN,
             Some(_) => self.inner.log.clock().now_ms().saturating_sub(self.kept_ms()?),
