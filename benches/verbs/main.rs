@@ -3,7 +3,7 @@
 //!
 //! `rebuild`, `memory` and `scale` are small ones unless `--scale` is given: then they take minutes each, and the disk that
 //! `docs/benchmarks.md` says. `year` takes the departures of `data/`, or of the file that `--flights` names; `soak` goes
-//! on for `--minutes`, two by default.
+//! on for `--minutes`, two by default; `cycles` ends with an error if memory or open files grow over its second half.
 //!
 //! JSON lines go to standard output, the same figures for people to standard error. `docs/benchmarks.md` says what
 //! each of them means.
@@ -12,6 +12,7 @@
 mod as_of;
 mod bulk;
 mod commit;
+mod cycles;
 mod depth;
 mod fold;
 mod get;
@@ -35,7 +36,7 @@ use std::time::Instant;
 
 use alluvium_benches::{NOTHING, Outcome, Place, as_child};
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "commit",
     "bulk",
     "fold",
@@ -55,6 +56,7 @@ const VERBS: [&str; 19] = [
     "scale",
     "year",
     "soak",
+    "cycles",
 ];
 /// Keys of the largest state of `scale`, unless `--max-keys` says less.
 const MAX_KEYS: u64 = 100_000_000;
@@ -187,6 +189,7 @@ async fn bench(verb: &str, setup: &Setup) -> Outcome<()> {
         "scale" => scale::run(setup).await,
         "year" => year::run(setup).await,
         "soak" => soak::run(setup).await,
+        "cycles" => cycles::run(setup).await,
         other => Err(format!("{other:?} is no bench").into()),
     }
 }

@@ -190,11 +190,17 @@ async fn read(soak: Arc<Soak>, visits: State<UserStatus>, users: State<UserStatu
     Ok(())
 }
 
-/// The job, every day.
-async fn maintain(soak: Arc<Soak>, state: RawState, day: Duration) -> Outcome<()> {
+/// Sets spans with which every step of the job has something to do every day.
+pub(crate) async fn shorten_retention(state: &RawState) -> Outcome<()> {
     let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
     let settings: Vec<_> = SETTINGS.iter().map(owned).collect();
     state.set_maintenance(&settings).await?;
+    Ok(())
+}
+
+/// The job, every day.
+async fn maintain(soak: Arc<Soak>, state: RawState, day: Duration) -> Outcome<()> {
+    shorten_retention(&state).await?;
     while !soak.is_over.load(Ordering::SeqCst) {
         state.maintain(&MaintainStep::ALL, false).await?;
         tokio::time::sleep(day).await;
@@ -229,7 +235,7 @@ async fn sample(
         let (files, bytes) = usage(folder.to_owned());
         let row = [
             resident_bytes()? / 1e6,
-            std::fs::read_dir("/proc/self/fd")?.count() as f64,
+            open_files()? as f64,
             std::fs::read_dir("/proc/self/task")?.count() as f64,
             files,
             bytes / 1e6,
@@ -293,11 +299,16 @@ async fn check(
 }
 
 /// Memory that the process holds now, in bytes.
-fn resident_bytes() -> Outcome<f64> {
+pub(crate) fn resident_bytes() -> Outcome<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
     Ok(kib * 1024.0)
+}
+
+/// Files that the process has open now, with the folder that tells it.
+pub(crate) fn open_files() -> Outcome<usize> {
+    Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
 /// Files and bytes below a folder; what vanishes meanwhile doesn't count.

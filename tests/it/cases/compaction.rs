@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use alluvium::{Clock, ManualClock, OrderBy, Point, RawState, StoreSettings, SystemClock};
+use alluvium::{
+    Clock, LayoutSettings, ManualClock, OrderBy, Point, RawState, SnapshotChange, Storage, Store,
+    StoreSettings, SystemClock,
+};
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use futures::future::join_all;
+use object_store::ObjectStore;
 
 use crate::support::answers::answers;
 use crate::support::delta;
 use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
-    DAY, Home, SECOND, START, assert_sound, by_time, by_version, commit_of, create, live,
+    DAY, Home, SECOND, START, assert_sound, by_time, by_version, commit_of, create, live, n_batch,
     n_batch_at, n_fields, n_of, ordered_by, settings,
 };
 
@@ -294,6 +298,73 @@ async fn cmp_06_a_compaction_of_much_in_little_memory_writes_files_by_ranges_of_
     ranges.sort();
     assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
     assert_sound(&state).await;
+}
+
+/// The data files of the snapshot, as they lie in the store.
+async fn snapshot_files(store: &FaultyStore) -> Vec<(String, u64)> {
+    let folder = object_store::path::Path::from("s/snapshot");
+    let mut files: Vec<_> = store
+        .list(Some(&folder))
+        .map_ok(|meta| (meta.location.to_string(), meta.size))
+        .try_filter(|(path, _)| {
+            std::future::ready(path.ends_with(".parquet") && !path.contains("_delta_log"))
+        })
+        .try_collect()
+        .await
+        .unwrap();
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cmp_08_where_nothing_changes_no_file_is_written_and_no_commit_that_can_be_done_without() {
+    // As base only, and as base and runs.
+    for small_state_rows in [LayoutSettings::default().small_state_rows, 0] {
+        let objects = FaultyStore::new();
+        let layout = LayoutSettings { small_state_rows, file_rows: 500, ..Default::default() };
+        let storage = Storage::from_object_store(objects.clone(), "faulty://");
+        let builder = Store::builder("faulty://").storage(storage);
+        let store = builder.settings(StoreSettings { layout, ..settings() }).open().await.unwrap();
+        let state = by_version(&store, "s").await;
+        let keys: Vec<String> = (0..2_000).map(|n| format!("k{n:05}")).collect();
+        let rows: Vec<_> = keys.iter().map(|key| (key.as_str(), 5, Some(5))).collect();
+        state.append(&n_batch(&rows)).await.unwrap();
+        state.materialize(false).await.unwrap();
+        state.append(&n_batch(&[("k00007", 6, Some(6)), ("gone", 6, None)])).await.unwrap();
+        state.materialize(false).await.unwrap();
+        let (files, before) = (snapshot_files(&objects).await, live(&state, Point::LATEST).await);
+        let version = state.stats().await.unwrap().snapshot_version;
+        objects.counts.take();
+        for _ in 0..100 {
+            let report = state.materialize(false).await.unwrap();
+            assert_eq!(
+                (report.change, report.snapshot_version),
+                (SnapshotChange::UpToDate, version)
+            );
+        }
+        let [_, _, data, puts, _] = objects.counts.take();
+        assert_eq!((data, puts), (0, 0), "a hundred times nothing");
+        // Only late rows; only repeated ones, one of them a DELETE; both, many times over.
+        let late: Vec<_> = keys.iter().map(|key| (key.as_str(), 1, Some(1))).collect();
+        let same = [("k00007", 6, Some(6)), ("gone", 6, None), ("k00009", 5, Some(5))];
+        let both: Vec<_> = late.iter().chain(&same).chain(&late).copied().collect();
+        for (count, rows) in (1..).zip([&late[..], &same, &both]) {
+            state.append(&n_batch(rows)).await.unwrap();
+            let report = state.materialize(false).await.unwrap();
+            assert_eq!(report.change, SnapshotChange::ProgressOnly, "{report:?}");
+            assert_eq!((report.rows_written, report.files_added, report.files_removed), (0, 0, 0));
+            assert_eq!(report.snapshot_version, version + count, "one commit");
+            assert_eq!(snapshot_files(&objects).await, files);
+            assert_eq!(live(&state, Point::LATEST).await, before);
+        }
+        // An append of nothing is nothing.
+        let commit = commit_of(&state).await;
+        objects.counts.take();
+        let nothing = state.append(&n_batch(&[])).await;
+        assert_eq!(commit_of(&state).await, commit, "{nothing:?}");
+        assert_eq!(objects.counts.take()[3], 0, "{nothing:?}");
+        assert_sound(&state).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,13 +91,6 @@ async fn perf_06_with_nothing_new_a_materialization_reads_no_data_and_commits_no
         let [_, _, data, puts, _] = counting.counts.take();
         assert_eq!((data, puts), (0, 0));
     }
-    // CMP-08: only late rows, and only repeated ones, cost a small commit and leave every file.
-    for rows in [[("k00001", 0, Some(5))], [("k00001", 1, Some(1))]] {
-        state.append(&n_batch(&rows)).await.unwrap();
-        let report = state.materialize(false).await.unwrap();
-        assert_eq!(report.change, SnapshotChange::ProgressOnly);
-        assert_eq!((report.rows_written, report.files_added, report.files_removed), (0, 0, 0));
-    }
     assert_sound(&state).await;
 }
 

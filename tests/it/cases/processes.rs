@@ -21,7 +21,7 @@ fn kills() -> usize {
     std::env::var("ALLUVIUM_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS)
 }
 
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     std::env::var("ALLUVIUM_SEED")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -29,7 +29,7 @@ fn seed() -> u64 {
 }
 
 /// Starts the program and kills it after a while; true if it was done before.
-fn run_and_kill(home: &Home, arguments: &[&str], input: &str, after_ms: u64) -> bool {
+pub(super) fn run_and_kill(home: &Home, arguments: &[&str], input: &str, after_ms: u64) -> bool {
     let mut child = start(program(home, arguments), input);
     std::thread::sleep(Duration::from_millis(after_ms));
     // SIGKILL.

@@ -1,6 +1,7 @@
 //! Object stores that count what is asked of them, lose the reply of a write that took place, or whose process dies at a
 //! chosen call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -27,6 +28,18 @@ pub(crate) struct Counts {
     pub(crate) puts: AtomicU64,
     pub(crate) lists: AtomicU64,
     pub(crate) deletes: AtomicU64,
+    data_bytes_read: AtomicU64,
+    data_bytes_written: AtomicU64,
+    data_files_read: Mutex<BTreeSet<String>>,
+}
+
+/// What was asked for of data files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DataCounts {
+    /// The files of which any part was read.
+    pub(crate) files_read: BTreeSet<String>,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
 }
 
 impl Counts {
@@ -34,6 +47,21 @@ impl Counts {
     pub(crate) fn take(&self) -> [u64; 5] {
         [&self.gets, &self.commit_gets, &self.data_gets, &self.puts, &self.lists]
             .map(|count| count.swap(0, Ordering::SeqCst))
+    }
+
+    /// What was asked for of data files since the last call.
+    pub(crate) fn take_data(&self) -> DataCounts {
+        DataCounts {
+            files_read: std::mem::take(&mut *self.data_files_read.lock().unwrap()),
+            bytes_read: self.data_bytes_read.swap(0, Ordering::SeqCst),
+            bytes_written: self.data_bytes_written.swap(0, Ordering::SeqCst),
+        }
+    }
+
+    /// A data file was asked for, or a part of it.
+    fn data_read(&self, location: &Path, bytes: u64) {
+        self.data_bytes_read.fetch_add(bytes, Ordering::SeqCst);
+        self.data_files_read.lock().unwrap().insert(location.as_ref().to_owned());
     }
 }
 
@@ -297,6 +325,10 @@ impl ObjectStore for FaultyStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         self.counts.puts.fetch_add(1, Ordering::SeqCst);
+        if is_data(location) {
+            let bytes = payload.content_length() as u64;
+            self.counts.data_bytes_written.fetch_add(bytes, Ordering::SeqCst);
+        }
         pass(self.stopped.clone()).await;
         let held = if is_data(location) { self.held.lock().unwrap().take() } else { None };
         if let Some(held) = held {
@@ -348,13 +380,19 @@ impl ObjectStore for FaultyStore {
         }
         pass(self.stopped.clone()).await;
         self.crash.read()?;
-        self.inner.get_opts(location, options).await
+        let found = self.inner.get_opts(location, options).await?;
+        if is_data(location) {
+            self.counts.data_read(location, found.range.end - found.range.start);
+        }
+        Ok(found)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.counts.gets.fetch_add(1, Ordering::SeqCst);
         if is_data(location) {
             self.counts.data_gets.fetch_add(1, Ordering::SeqCst);
+            let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            self.counts.data_read(location, bytes);
         }
         pass(self.stopped.clone()).await;
         self.crash.read()?;

@@ -9,7 +9,7 @@ use imbl::{HashMap, OrdMap};
 use super::data_file::{CommitSpan, DataFile, FileCommits, tagged_commits};
 use super::delta::Loaded;
 use super::file_stats::FileStats;
-use super::model::{Action, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_SORTED, TableMetadata};
+use super::model::{Action, FileAdd, FileRemove, Protocol, TAG_SORTED, TableMetadata};
 use super::moved::{MovedFiles, Removals};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::REWRITER_APP_ID;
@@ -243,10 +243,11 @@ impl TableState {
 
     fn remove(&mut self, remove: &FileRemove, removals: &mut Removals) {
         if let Some(file) = self.take(&remove.path) {
+            let origin = self.moved.origin(&file);
             if !remove.data_change {
-                self.moved.note(self.version, file.clone());
+                self.moved.note(self.version, &remove.path, origin.clone());
             }
-            removals.present.push(file);
+            removals.present.push(origin);
             return;
         }
         match self.moved.get(&remove.path) {
@@ -291,8 +292,8 @@ impl TableState {
         if add.data_change {
             return version;
         }
-        let untagged = removals.of(add).filter(|file| !file.tells_commits());
-        let origins = untagged.map(|file| file.since).chain(removals.first_gone(add));
+        let untagged = removals.of(add).filter(|origin| !origin.tells_commits);
+        let origins = untagged.map(|origin| origin.since).chain(removals.first_gone(add));
         origins.fold(version, i64::min)
     }
 
@@ -309,7 +310,7 @@ impl TableState {
             return FileCommits::All(CommitSpan::one(version));
         }
         let origins: Vec<_> = removals.of(add).collect();
-        let spans = origins.iter().map(|file| file.commits.span());
+        let spans = origins.iter().map(|origin| origin.commits.span());
         let span = spans.reduce(CommitSpan::join).filter(|_| !removals.is_unknown(add));
         let Some(span) = span else {
             return FileCommits::All(CommitSpan::up_to(version));
@@ -318,8 +319,8 @@ impl TableState {
         let mut rest: Option<CommitSpan> = None;
         let join =
             |rest: Option<CommitSpan>, span| Some(rest.map_or(span, |known| known.join(span)));
-        for file in origins {
-            match (&file.commits, file.add.tags.get(TAG_APPEND)) {
+        for origin in origins {
+            match (&origin.commits, &origin.append) {
                 (FileCommits::All(span), Some(append)) if span.is_exact() => {
                     known.insert(append.clone(), span.high);
                 }
