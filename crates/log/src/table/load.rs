@@ -225,24 +225,30 @@ impl Table {
     ///
     /// The states share what they have in common, so that many of them cost little more than one.
     pub async fn states(&self) -> Result<Vec<Arc<TableState>>> {
+        // What is committed after it was listed, by this process too, is not in the listing, and is not looked for.
+        let mut newest = self.state().version;
         let mut listing = self.list_versions().await?;
         for _ in 1..MAX_LOADS {
-            let error = match self.states_listed(&listing).await {
+            let error = match self.states_listed(&listing, newest).await {
                 Ok(states) => return Ok(states),
                 Err(error) => error,
             };
             // All that was listed may have been cleaned up since, being replaced by something newer.
+            newest = self.state().version;
             let again = self.list_versions().await?;
             if again == listing {
                 return Err(error);
             }
             listing = again;
         }
-        self.states_listed(&listing).await
+        self.states_listed(&listing, newest).await
     }
 
-    async fn states_listed(&self, listing: &LogListing) -> Result<Vec<Arc<TableState>>> {
-        let newest = self.state().version;
+    async fn states_listed(
+        &self,
+        listing: &LogListing,
+        newest: i64,
+    ) -> Result<Vec<Arc<TableState>>> {
         let mut origins = listing.origins(newest);
         while let Some(origin) = origins.pop() {
             match self.states_from(origin, newest).await {

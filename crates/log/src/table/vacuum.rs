@@ -5,6 +5,7 @@
 //! What older versions lose is recorded in the log, as a transaction, before the first file goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -207,29 +208,43 @@ impl Table {
         Ok(all.into_iter().filter(is_data).collect())
     }
 
-    /// The data files in the table's folder that are not part of the newest state. Whatever is committed before this returns is known
+    /// The data files in the table's folder that are not part of the newest state. Whatever is committed before this is called is known
     /// to it.
     pub async fn strays(&self) -> Result<Vec<Stray>> {
-        let mut listing = self.list_log().await?;
+        let files = self.data_files().await?;
+        self.refresh().await?;
+        let (mut newest, mut listing) = self.newest_listed().await?;
         for _ in 1..MAX_LOADS {
-            let error = match self.strays_of(&listing).await {
+            let error = match self.strays_among(&files, &newest, &listing).await {
                 Ok(strays) => return Ok(strays),
                 Err(error) => error,
             };
-            listing = self.listed_anew(&listing).await?.ok_or(error)?;
+            (newest, listing) = self.listed_anew(&listing).await?.ok_or(error)?;
         }
-        self.strays_of(&listing).await
+        self.strays_among(&files, &newest, &listing).await
     }
 
-    /// The log as it is by now, if it is another one than it was: a process may have cleaned up what was listed.
-    async fn listed_anew(&self, before: &LogListing) -> Result<Option<LogListing>> {
-        Ok(Some(self.list_log().await?).filter(|listing| listing != before))
-    }
-
-    async fn strays_of(&self, listing: &LogListing) -> Result<Vec<Stray>> {
-        let files = self.data_files().await?;
-        self.refresh().await?;
+    /// The newest version that is known, and the log as it is listed after that: with all commits up to this one, whatever is committed
+    /// meanwhile by this process too.
+    async fn newest_listed(&self) -> Result<(Arc<TableState>, LogListing)> {
         let newest = self.state();
+        Ok((newest, self.list_log().await?))
+    }
+
+    /// The same by now, if the log is another one than it was: a process may have cleaned up what was listed.
+    async fn listed_anew(
+        &self,
+        before: &LogListing,
+    ) -> Result<Option<(Arc<TableState>, LogListing)>> {
+        Ok(Some(self.newest_listed().await?).filter(|(_, listing)| listing != before))
+    }
+
+    async fn strays_among(
+        &self,
+        files: &[ObjectMeta],
+        newest: &TableState,
+        listing: &LogListing,
+    ) -> Result<Vec<Stray>> {
         let oldest = self.oldest_state(listing, newest.version).await?;
         let mut last: HashMap<String, i64> =
             files_of(&oldest).map(|name| (name, oldest.version)).collect();
@@ -254,8 +269,8 @@ impl Table {
                 last.extend(names_of(path).map(|name| (name, version)));
             }
         }
-        let parts: HashSet<String> = files_of(&newest).collect();
-        let strays = files.into_iter().filter(|meta| !parts.contains(meta.location.as_ref()));
+        let parts: HashSet<String> = files_of(newest).collect();
+        let strays = files.iter().filter(|meta| !parts.contains(meta.location.as_ref()));
         Ok(strays
             .map(|meta| {
                 let path = meta.location.as_ref().to_owned();
@@ -294,26 +309,27 @@ impl Table {
         read_cutoff_ms: i64,
         held: &BTreeMap<i64, String>,
     ) -> Result<Census> {
-        let mut listing = self.list_log().await?;
+        let retention = (cutoff_ms, read_cutoff_ms);
+        let (mut newest, mut listing) = self.newest_listed().await?;
         for _ in 1..MAX_LOADS {
-            let error = match self.census_of(&listing, cutoff_ms, read_cutoff_ms, held).await {
+            let error = match self.census_of(&newest, &listing, retention, held).await {
                 Ok(census) => return Ok(census),
                 Err(error) => error,
             };
-            listing = self.listed_anew(&listing).await?.ok_or(error)?;
+            (newest, listing) = self.listed_anew(&listing).await?.ok_or(error)?;
         }
-        self.census_of(&listing, cutoff_ms, read_cutoff_ms, held).await
+        self.census_of(&newest, &listing, retention, held).await
     }
 
     async fn census_of(
         &self,
+        newest: &TableState,
         listing: &LogListing,
-        cutoff_ms: i64,
-        read_cutoff_ms: i64,
+        (cutoff_ms, read_cutoff_ms): (i64, i64),
         held: &BTreeMap<i64, String>,
     ) -> Result<Census> {
-        let newest = self.state().version;
-        let whole_from = self.state().transaction(VACUUM_APP_ID).unwrap_or(0);
+        let whole_from = newest.transaction(VACUUM_APP_ID).unwrap_or(0);
+        let newest = newest.version;
         let mut state = self.oldest_state(listing, newest).await?;
         let mut known: HashSet<String> = files_of(&state).collect();
         let mut kept: Option<Census> = None;
