@@ -167,7 +167,10 @@ mod tests {
         }
         assert!(gone.iter().all(|file| file.upgrade().is_none()), "the file itself is let go of");
         assert!(moved.get("99.parquet").is_none(), "the oldest are forgotten");
-        let (first, last) = (moved.get("100.parquet").unwrap(), moved.get("8291.parquet").unwrap());
+        let (Some(first), Some(last)) = (moved.get("100.parquet"), moved.get("8291.parquet"))
+        else {
+            panic!("the last ones are remembered");
+        };
         assert_eq!((first.removed_at, last.removed_at), (100, 8_291));
         assert_eq!(first.origin.append.as_deref(), Some("append-of-100.parquet"));
         assert!(Arc::ptr_eq(&first.origin.partition, &last.origin.partition), "a day is told once");
