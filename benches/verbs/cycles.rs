@@ -47,7 +47,7 @@ pub(crate) async fn run(setup: &Setup) -> Outcome<()> {
     for cycle in 1..=cycles {
         clock.set(FIRST_MICROS + i64::try_from(cycle)? * CYCLE_MICROS);
         turn(&users, &reader, cycle).await?;
-        if cycle % (cycles / 4) == 0 {
+        if cycle.is_multiple_of(cycles / 4) {
             // What goes on in the background has files open, and ends first.
             store.close().await;
             other.close().await;
@@ -106,10 +106,10 @@ async fn turn(users: &State<UserStatus>, reader: &State<UserStatus>, cycle: u64)
     if reader.raw().get(Point::LATEST, &before).await?.found().is_none() {
         return Err(format!("cycle {cycle}: {before} is gone").into());
     }
-    if cycle % FOLD_EVERY == 0 {
+    if cycle.is_multiple_of(FOLD_EVERY) {
         users.raw().materialize(false).await?;
     }
-    if cycle % MAINTAIN_EVERY == 0 {
+    if cycle.is_multiple_of(MAINTAIN_EVERY) {
         users.raw().maintain(&alluvium::MaintainStep::ALL, false).await?;
     }
     Ok(())

@@ -5,11 +5,13 @@
 //! * [`tables`]: what another Delta engine sees.
 //! * [`fuzz`]: any bytes where others write.
 //! * [`planted`]: bugs that the tests have to find.
+//! * [`documented`]: the table of cases in the documents.
 //! * [`golden`]: stores of earlier formats.
 //! * [`git_history`]: the project's own history, with git as the oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cases;
+mod documented;
 mod fuzz;
 mod git_history;
 mod golden;

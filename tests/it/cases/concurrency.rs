@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use alluvium::{ErrorKind, LayoutSettings, OrderBy, Point, RawState, StoreSettings};
+use alluvium::{ErrorKind, LayoutSettings, ManualClock, OrderBy, Point, RawState, StoreSettings};
 use alluvium_log::KeyFilter;
 use arrow::datatypes::{DataType, Field, Fields};
 use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::support::delta;
+use crate::support::faults::{FaultyStore, open};
 use crate::support::stores::{
-    Change, Home, assert_sound, by_version, commit_of, live, live_of, n_batch, n_fields, n_of,
-    ordered_by, settings,
+    Change, Home, START, assert_sound, by_version, commit_of, live, live_of, n_batch, n_fields,
+    n_of, ordered_by, settings,
 };
 
 async fn append_one(state: &RawState, key: &str, version: i64) -> alluvium::Result<i64> {
@@ -55,6 +56,7 @@ async fn con_01_appends_optimize_and_materialize_go_on_at_the_same_time_and_none
             while !done.load(Ordering::SeqCst) || rounds == 0 {
                 state.materialize(false).await.unwrap();
                 delta::optimize(&folder, 1 << 20).await;
+                state.compact(false).await.unwrap();
                 assert!(state.verify().await.unwrap().is_sound());
                 rounds += 1;
             }
@@ -83,15 +85,15 @@ async fn con_02_ten_writers_lose_no_acknowledged_append() {
     for writer in 0..10_i64 {
         let own = home.open().await.raw_state("s").await.unwrap();
         tasks.spawn(async move {
-            for n in 0..20_i64 {
+            for n in 0..50_i64 {
                 append_one(&own, &format!("w{writer}/{n}"), 1).await.unwrap();
             }
         });
     }
     while tasks.join_next().await.transpose().unwrap().is_some() {}
-    assert_eq!(live(&state, Point::LATEST).await.len(), 200);
-    assert_eq!(commit_of(&state).await, 200, "each append was a commit of its own");
-    assert_eq!(commit_files(&home).len(), 201);
+    assert_eq!(live(&state, Point::LATEST).await.len(), 500);
+    assert_eq!(commit_of(&state).await, 500, "each append was a commit of its own");
+    assert_eq!(commit_files(&home).len(), 501);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,9 +152,45 @@ async fn con_04_materializers_at_the_same_time_neither_lose_nor_double_a_row() {
     assert_sound(&first).await;
 }
 
+/// One is asleep while it writes what it has folded; another one folds more and is done before it wakes.
+#[tokio::test(flavor = "multi_thread")]
+async fn con_04_a_materializer_that_wakes_up_late_takes_nothing_back() {
+    for rebuilds in [false, true] {
+        let objects = FaultyStore::new();
+        let clock = Arc::new(ManualClock::at(START));
+        let first = by_version(&open(&objects, &clock).await, "s").await;
+        first.append(&n_batch(&[("a", 1, Some(1)), ("b", 1, Some(1))])).await.unwrap();
+        first.materialize(false).await.unwrap();
+        first.append(&n_batch(&[("a", 2, Some(2)), ("c", 2, Some(2))])).await.unwrap();
+        let (is_asleep, wake) = objects.hold_next_data_file();
+        let sleeper = {
+            let state = first.clone();
+            tokio::spawn(async move { state.materialize(rebuilds).await })
+        };
+        is_asleep.await.unwrap();
+        let second = open(&objects.reborn(), &clock).await.raw_state("s").await.unwrap();
+        second.append(&n_batch(&[("b", 3, None), ("d", 3, Some(3))])).await.unwrap();
+        assert_eq!(second.materialize(rebuilds).await.unwrap().to_commit, 3);
+        wake.send(()).unwrap();
+        match sleeper.await.unwrap() {
+            Ok(report) => assert_eq!(report.to_commit, 3, "{report:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "{error}"),
+        }
+        let fresh = open(&objects.reborn(), &clock).await.raw_state("s").await.unwrap();
+        for state in [&first, &second, &fresh] {
+            assert_eq!(state.snapshot().refresh().await.unwrap().log_commit(), 3);
+            let expected = [("a", 2), ("c", 2), ("d", 3)].map(|(k, n)| (k.to_owned(), n, Some(n)));
+            assert_eq!(live(state, Point::LATEST).await, expected);
+            let report = state.verify().await.unwrap();
+            assert!(report.is_sound() && report.keys == 4, "{report:?}");
+        }
+        assert_sound(&first).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn con_08_first_writers_that_race_to_create_a_state_all_get_in() {
-    for _ in 0..10 {
+    for _ in 0..20 {
         let home = Home::new();
         let mut stores = Vec::new();
         for _ in 0..8 {

@@ -195,21 +195,23 @@ fn rec_11_processes_killed_while_they_fold_go_on_where_the_last_whole_commit_was
     let mut rng = StdRng::seed_from_u64(seed);
     succeed(&home, &["create", "s", "--schema", "n BIGINT", "--order-by", "version"], "");
     let mut expected = BTreeMap::new();
-    let mut killed = 0;
-    for round in 0..20_i64 {
-        // Five commits, or one of a thousand rows.
+    let (mut killed, mut round) = (0, 0);
+    while killed < 20 {
+        round += 1;
+        assert!(round < 1_000, "seed {seed}: {killed} folds of {round} were killed");
+        // Five batches, or one of a thousand rows.
         let is_large = round % 4 == 3;
         let keys: Vec<i64> = match is_large {
             true => (0..1_000).collect(),
             false => (0..100).map(|n| (round * 37 + n * 7) % 1_000).collect(),
         };
-        let version = round + 1;
+        let version = round;
         let input: String =
             keys.iter().map(|key| change(&format!("k{key:03}"), version, version)).collect();
         let rows = if is_large { "1000" } else { "20" };
         succeed(&home, &["append", "s", "--batch-rows", rows], &input);
         expected.extend(keys.iter().map(|key| (format!("k{key:03}"), version)));
-        let after = rng.random_range(0..150);
+        let after = rng.random_range(0..80);
         let fold = ["materialize", "s", "--memory", "1"];
         killed += usize::from(!run_and_kill(&home, &fold, "", after));
         let found: BTreeMap<String, i64> = lines(&succeed(&home, &["scan", "s"], ""))
@@ -223,5 +225,5 @@ fn rec_11_processes_killed_while_they_fold_go_on_where_the_last_whole_commit_was
     }
     succeed(&home, &["materialize", "s"], "");
     succeed(&home, &["verify", "s"], "");
-    eprintln!("seed {seed}: {killed} of 20 were killed");
+    eprintln!("seed {seed}: {killed} of {round} were killed");
 }

@@ -115,17 +115,36 @@ async fn every_kept_version_of_a_vacuumed_snapshot_has_all_its_files() {
     assert_eq!(left, referenced);
 }
 
+/// Ways to write the path of a store.
+fn paths_of(home: &Home) -> Vec<String> {
+    let path = home.uri();
+    std::fs::create_dir(home.folder.path().join("x")).unwrap();
+    let link = home.folder.path().join("x/link");
+    std::os::unix::fs::symlink(home.folder.path(), &link).unwrap();
+    let up =
+        std::env::current_dir().unwrap().components().skip(1).map(|_| "../").collect::<String>();
+    vec![
+        format!("{path}/x/..//"),
+        format!("{path}/"),
+        link.to_str().unwrap().to_owned(),
+        format!("{up}{}", path.trim_start_matches('/')),
+        format!("file://{path}"),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cmp_05_left_overs_of_dead_writers_go_after_the_grace_and_nothing_else_does() {
-    let home = Home::new();
+    for form in 0..5 {
+        let home = Home::new();
+        let uri = paths_of(&home).remove(form);
+        only_left_overs_go(&home, &uri).await;
+    }
+}
+
+async fn only_left_overs_go(home: &Home, uri: &str) {
     let clock = Arc::new(ManualClock::at(START));
-    let state = {
-        // The URI as a path with a detour, which must not matter.
-        let uri = format!("{}/x/..//", home.uri());
-        std::fs::create_dir(home.folder.path().join("x")).unwrap();
-        let store = Store::builder(&uri).settings(settings()).clock(clock.clone());
-        by_version(&store.open().await.unwrap(), "s").await
-    };
+    let store = Store::builder(uri).settings(settings()).clock(clock.clone());
+    let state = by_version(&store.open().await.unwrap(), "s").await;
     daily(&state, &clock, 0..2).await;
     clock.set(SystemClock.now_micros());
     let folder = home.table("s", "log");
