@@ -24,6 +24,7 @@ mod objects;
 mod operator;
 mod ordering;
 mod outcomes;
+mod own_process;
 mod performance;
 mod processes;
 mod program;

@@ -126,8 +126,12 @@ pub(crate) struct FaultyStore {
     pub(crate) lost_data_replies: AtomicI64,
     /// Whether every write fails, so that a reader is shown to write nothing.
     pub(crate) read_only: AtomicBool,
+    /// Whether a listing that waits is of before it waited.
+    pub(crate) lists_before: AtomicBool,
     held: Mutex<Option<Held>>,
     stopped: Stopped,
+    /// A listing of a Delta log that waits when it is made.
+    listed: Stopped,
 }
 
 /// Calls that are still to be answered before one waits, and that one.
@@ -205,6 +209,13 @@ impl FaultyStore {
         (is_reached, let_go)
     }
 
+    /// Lets the next listing of a table's Delta log wait once it is made: what comes then is not in it.
+    pub(crate) fn hold_listing(&self) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+        let ((reached, is_reached), (let_go, go_on)) = (oneshot::channel(), oneshot::channel());
+        *self.listed.lock().unwrap() = Some((0, Held { reached, go_on }));
+        (is_reached, let_go)
+    }
+
     /// Whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         self.crash.dead.load(Ordering::SeqCst)
@@ -227,7 +238,9 @@ impl FaultyStore {
             lost_data_replies: AtomicI64::new(0),
             read_only: AtomicBool::new(false),
             held: Mutex::new(None),
+            lists_before: AtomicBool::new(false),
             stopped: Stopped::default(),
+            listed: Stopped::default(),
         })
     }
 }
@@ -428,9 +441,18 @@ impl ObjectStore for FaultyStore {
         match self.crash.read() {
             Ok(()) => {
                 let (inner, prefix) = (self.inner.clone(), prefix.cloned());
-                stream::once(pass(self.stopped.clone()))
-                    .flat_map(move |()| inner.list(prefix.as_ref()))
-                    .boxed()
+                let (stopped, listed) = (self.stopped.clone(), self.listed.clone());
+                let before = self.lists_before.load(Ordering::SeqCst);
+                let listing = async move {
+                    let earlier = inner.list(prefix.as_ref());
+                    pass(stopped).await;
+                    let listing = if before { earlier } else { inner.list(prefix.as_ref()) };
+                    if prefix.is_some_and(|path| path.as_ref().ends_with("log/_delta_log")) {
+                        pass(listed).await;
+                    }
+                    listing
+                };
+                stream::once(listing).flatten().boxed()
             }
             Err(error) => stream::iter([Err(error)]).boxed(),
         }

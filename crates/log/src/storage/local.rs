@@ -19,17 +19,24 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use together::Failed;
 pub(crate) use together::{LocalTable, Unpublished, Unsynced};
 
 use super::disk;
 use super::warm::read_cached;
+
+/// What is no longer than this is read and closed when it is asked for.
+const READ_AT_ONCE: u64 = 256 * 1024;
+/// Files that are opened at once, of those that are read so.
+const READS_AT_ONCE: usize = 32;
 
 /// What an acknowledged write on a local disk means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -48,6 +55,8 @@ pub(crate) struct LocalStore {
     inner: LocalFileSystem,
     root: PathBuf,
     folders: Folders,
+    /// Files that are being read at once.
+    opened: Semaphore,
 }
 
 /// The folders below a root, and which of them are known to survive a power loss.
@@ -100,7 +109,7 @@ impl LocalStore {
         let inner = LocalFileSystem::new_with_prefix(root)?;
         let root = root.canonicalize().map_err(|source| failed(root, source))?;
         let folders = Folders::new(&root, durability);
-        Ok(Self { inner, root, folders })
+        Ok(Self { inner, root, folders, opened: Semaphore::new(READS_AT_ONCE) })
     }
 
     /// The folder.
@@ -297,7 +306,21 @@ impl ObjectStore for LocalStore {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(location, options).await
+        if options.head {
+            return self.inner.get_opts(location, options).await;
+        }
+        // Whoever asks for hundreds of commits at once holds none of them open. It is never closed.
+        let is_open = self.opened.acquire().await.ok();
+        let found = self.inner.get_opts(location, options).await?;
+        let (meta, range, attributes) =
+            (found.meta.clone(), found.range.clone(), found.attributes.clone());
+        if range.end - range.start > READ_AT_ONCE {
+            return Ok(found);
+        }
+        let bytes = found.bytes().await?;
+        drop(is_open);
+        let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
+        Ok(GetResult { payload, meta, range, attributes })
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
