@@ -120,9 +120,12 @@ impl MaintenanceSettings {
     /// The settings with one of them changed by name; a span is written `90s`, `15m`, `36h`, `30d` or `4w`, and for
     /// `log_retention`, `hot_days` and `tombstone_retention` also `forever`; `archive` is a URI or `default`; for `snapshot_grid` see [`SnapshotGrid`].
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
+        let span = |value: &str| {
+            parse_duration(value).map_err(|error| error.context(format!("{name} can't be set")))
+        };
         let endless = |value: &str| match value.trim() == FOREVER {
             true => Ok(None),
-            false => parse_duration(value).map(Some),
+            false => span(value).map(Some),
         };
         if name == LOG_RETENTION.0 {
             self.log_retention_ms = endless(value)?;
@@ -145,10 +148,9 @@ impl MaintenanceSettings {
             self.snapshot_grid = value.parse()?;
             return Ok(self);
         }
-        let span = parse_duration(value)?;
         let known = NAMES.iter().position(|(known, _)| *known == name);
         match known.and_then(|index| self.fields().into_iter().nth(index)) {
-            Some(field) => *field = span,
+            Some(field) => *field = span(value)?,
             None => {
                 let mut names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
                 names.extend([

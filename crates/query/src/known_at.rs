@@ -49,9 +49,9 @@ impl Reader {
                     .max_by_key(|kept| (kept.log_commit, kept.made_ms));
                 let nearest = nearest.map_or_else(String::new, |kept| {
                     format!(
-                        "; of the time before, commit:{} is kept by {}, of {}",
+                        "; of the time before, commit:{} is kept by {}, folded at {}",
                         kept.log_commit,
-                        kept.name,
+                        if kept.is_of_grid() { "the grid" } else { &kept.name },
                         text_of(kept.made_ms)
                     )
                 });

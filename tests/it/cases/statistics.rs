@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use alluvium::{DepthStats, ManualClock, OrderBy, RawState};
+use alluvium::{DepthStats, MaintainStep, ManualClock, OrderBy, RawState};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::program::{change, fail, lines, succeed};
-use crate::support::stores::{DAY, Home, SECOND, START, by_time, create, n_batch_at, n_fields};
+use crate::support::stores::{
+    DAY, Home, SECOND, START, by_time, create, n_batch_at, n_fields, set,
+};
 
 /// A row as it was put in: key, version, time, value; its commit is its place.
 type Row = (String, i64, i64, Option<i64>);
@@ -138,6 +140,40 @@ async fn figures_of_files_days_tail_and_ties_are_exact() {
     let depth = stats.depth.unwrap();
     assert_eq!((depth.keys, depth.live_keys, depth.deleted_keys), (4, 3, 1));
     assert_eq!((depth.late_rows, depth.conflicting_ties), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_counted_in_depth_when_their_rows_have_expired() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_time(&home.open_at(&clock).await, "s").await;
+    let spans = [
+        ("commit_retention", "8d"),
+        ("file_retention", "2d"),
+        ("as_of_window", "2d"),
+        ("log_retention", "3d"),
+    ];
+    set(&state, &spans).await;
+    for day in 0..12 {
+        clock.set(START + day * DAY + DAY / 2);
+        let own = format!("d{day:02}");
+        let gone = (day > 5).then(|| format!("d{:02}", day - 6));
+        let mut rows = vec![(own.as_str(), day, Some(day)), ("all", day, Some(day))];
+        rows.extend(gone.iter().map(|key| (key.as_str(), day, None)));
+        state.append(&n_batch_at(&rows, &vec![START + day * DAY; rows.len()])).await.unwrap();
+        state.maintain(&MaintainStep::ALL, false).await.unwrap();
+        if day == 10 {
+            // Older than what has expired, and than what there is.
+            let late =
+                n_batch_at(&[("all", 1, Some(0)), ("d10", 1, Some(0))], &[START + 9 * DAY; 2]);
+            state.append(&late).await.unwrap();
+        }
+    }
+    let stats = state.stats_in_depth().await.unwrap();
+    assert!(stats.log_rows < 20, "{stats:?}");
+    let depth = stats.depth.unwrap();
+    assert_eq!((depth.keys, depth.live_keys, depth.deleted_keys), (13, 7, 6));
+    assert_eq!((depth.late_rows, depth.conflicting_ties), (2, 0), "{depth:?}");
 }
 
 #[test]

@@ -419,7 +419,7 @@ impl<'a> Work<'a> {
 fn remedied(error: Error, name: &str, at: Option<i64>) -> Error {
     match (error.kind(), at) {
         (ErrorKind::PointUnavailable, Some(commit)) => error.context(format!(
-            "the tables can't be read as they were at commit {commit}: fork the newest commit, and bring it back: `alluvium restore {name} --to commit:{commit}`"
+            "the tables can't be read as they were at commit {commit}: fork the newest commit, and bring it back: `alluvium restore {name} --to commit:{commit}`; where that has expired in the fork, restore the parent before it is forked"
         )),
         _ => error,
     }

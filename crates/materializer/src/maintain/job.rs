@@ -14,10 +14,11 @@ use tracing::Instrument;
 use super::archive::{ArchiveReport, archive};
 use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
+use super::folding::materialize_step;
 use super::stop::StopSignal;
 use super::tombstones::{TombstonesReport, forget_tombstones, tombstones_to_forget};
 use super::vacuum::{archive_in_use, vacuum};
-use crate::materialize::{MaterializeOptions, MaterializeReport, materialize};
+use crate::materialize::{MaterializeOptions, MaterializeReport};
 use crate::snapshot::{GridReport, Horizon, Snapshot};
 
 /// A checkpoint is worth writing, beside those that are due anyway, when so many commits have come since the last one.
@@ -474,20 +475,6 @@ async fn run(
             vacuum(snapshot, settings, options, archive_table.as_ref(), now_ms).await
         }
     }
-}
-
-async fn materialize_step(snapshot: &Snapshot, options: &MaintainOptions) -> Result<StepOutcome> {
-    if !options.dry_run {
-        let options = MaterializeOptions { rebuild: false, ..options.materialize.clone() };
-        return materialize(snapshot, &options).await.map(StepOutcome::Materialized);
-    }
-    let (log, from) = (snapshot.log(), snapshot.state().log_commit());
-    let filter =
-        alluvium_log::RowFilter { after_commit: Some(from), ..alluvium_log::RowFilter::default() };
-    let state = log.state();
-    let files = log.files(&state, &filter).await?;
-    let rows = files.iter().filter_map(|file| file.stats.rows).sum();
-    Ok(StepOutcome::ToMaterialize { commits: state.version - from, rows })
 }
 
 fn compact_options(snapshot: &Snapshot, options: &MaintainOptions) -> CompactOptions {

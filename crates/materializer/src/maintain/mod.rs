@@ -4,6 +4,7 @@
 mod archive;
 pub(crate) mod compact;
 mod expire;
+mod folding;
 mod job;
 mod plan;
 mod retention;

@@ -125,6 +125,11 @@ impl Savepoint {
         self.files.iter().map(|file| (file.path.as_str(), file.size))
     }
 
+    /// Whether it was made for a mark of the grid of snapshots, not by somebody.
+    pub fn is_of_grid(&self) -> bool {
+        self.is_grid
+    }
+
     pub(super) fn is_released(&self) -> bool {
         self.released_ms.is_some()
     }
