@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use crate::cases::program::{fail, lines, succeed};
 use crate::support::delta;
 use crate::support::stores::{
-    DAY, Home, SECOND, START, by_time, by_version, live, n_batch_at, sql, sql_numbers,
+    DAY, Home, SECOND, START, by_time, by_version, live, n_batch_at, set, sql, sql_numbers,
 };
 
 const MILLI: i64 = 1_000;
@@ -265,10 +265,7 @@ async fn a_time_whose_commits_are_cleaned_up_is_refused_with_what_the_grid_kept_
         ("log_retention", "3d"),
         ("snapshot_grid", "1d:90d"),
     ];
-    state
-        .set_maintenance(&spans.map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .await
-        .unwrap();
+    set(&state, &spans).await;
     let mut rows = Vec::new();
     for day in 0..30 {
         let time = START + day * DAY;

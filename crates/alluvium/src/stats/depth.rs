@@ -12,7 +12,7 @@ use crate::raw::RawState;
 /// What a look at every row of the log tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DepthStats {
-    /// Keys that were ever given, but for those that were forgotten or erased.
+    /// Keys that the log has a row of, or the snapshot where days have expired.
     pub keys: u64,
     /// Of these, keys with a value.
     pub live_keys: u64,

@@ -34,9 +34,9 @@ use super::disk;
 use super::warm::read_cached;
 
 /// What is no longer than this is read and closed when it is asked for.
-const READ_AT_ONCE: u64 = 256 * 1024;
+const SMALL_FILE_BYTES: u64 = 256 * 1024;
 /// Files that are opened at once, of those that are read so.
-const READS_AT_ONCE: usize = 32;
+const MAX_OPEN_FILES: usize = 32;
 
 /// What an acknowledged write on a local disk means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ impl LocalStore {
         let inner = LocalFileSystem::new_with_prefix(root)?;
         let root = root.canonicalize().map_err(|source| failed(root, source))?;
         let folders = Folders::new(&root, durability);
-        Ok(Self { inner, root, folders, opened: Semaphore::new(READS_AT_ONCE) })
+        Ok(Self { inner, root, folders, opened: Semaphore::new(MAX_OPEN_FILES) })
     }
 
     /// The folder.
@@ -314,7 +314,7 @@ impl ObjectStore for LocalStore {
         let found = self.inner.get_opts(location, options).await?;
         let (meta, range, attributes) =
             (found.meta.clone(), found.range.clone(), found.attributes.clone());
-        if range.end - range.start > READ_AT_ONCE {
+        if range.end - range.start > SMALL_FILE_BYTES {
             return Ok(found);
         }
         let bytes = found.bytes().await?;
