@@ -49,6 +49,12 @@ pub const TARGETS: [Target; 9] = [
 /// Longer inputs are cut: what is looked for is found in short ones.
 const MAX_BYTES: usize = 64 * 1024;
 
+/// Tells a panic instead of ending the process: what a decoder breaks down over is caught where it is called. One that nobody
+/// catches ends the target.
+pub fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+}
+
 fn cut(data: &[u8]) -> &[u8] {
     &data[..data.len().min(MAX_BYTES)]
 }

@@ -5,4 +5,4 @@
 #[allow(dead_code)]
 mod targets;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::log_rows(data));
+libfuzzer_sys::fuzz_target!(init: targets::tell_panics(), |data: &[u8]| targets::log_rows(data));

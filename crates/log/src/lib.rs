@@ -102,8 +102,9 @@ pub use random::{random, seed_randomness};
 pub use read::{
     BATCH_ROWS, DEFAULT_FOOTER_CACHE_BYTES, DEFAULT_PAGE_CACHE_BYTES, DEFAULT_PAGE_SPILL_BYTES,
     FieldBounds, FieldValue, FooterCache, KeyFilter, KnownRow, LookupFile, PageCache,
-    PageCacheStats, ReadHints, ReadSpec, RowFilter, RowStream, holds_only_upserts,
-    is_upsert_column, read_file, read_file_with, read_keys, unread_column, upsert_column,
+    PageCacheStats, ReadHints, ReadSpec, RowFilter, RowStream, decode, decode_all,
+    holds_only_upserts, is_upsert_column, read_file, read_file_with, read_keys, unread_column,
+    upsert_column,
 };
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{

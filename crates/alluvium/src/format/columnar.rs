@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alluvium_log::{
     APPEND_ID, APPEND_SEQ, COMMIT, DT, EVENT_TIME, Error, ErrorKind, OP_TYPE, Result, STATE_KEY,
-    STATE_VALUE, TIER, UPSERT, VERSION,
+    STATE_VALUE, TIER, UPSERT, VERSION, decode, decode_all,
 };
 use arrow::array::{
     Array, ArrayRef, AsArray, RecordBatch, RecordBatchReader, StringArray, StructArray,
@@ -29,7 +29,7 @@ use super::json_out::write_row;
 use super::required;
 use super::rows::find_roles;
 
-type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 
 pub(crate) struct ColumnarReader {
     batches: Batches,
@@ -67,34 +67,11 @@ impl ColumnarReader {
         policy: Policy,
         progress: Progress,
     ) -> Result<Self> {
-        let damaged = |error: Box<dyn std::error::Error + Send + Sync>| {
+        let opened = decode(|| open(format, body, options.batch_rows.max(1)));
+        let (schema, batches, total_rows) = opened.map_err(|error| {
             let text = format!("{} can't be read as {format:?}", policy.label);
             Error::new(ErrorKind::InvalidInput, text).with_source(error)
-        };
-        let mut total_rows = None;
-        let (schema, batches): (SchemaRef, Batches) = match (format, body) {
-            (InputFormat::Parquet, Body::File(file)) => {
-                let builder = ParquetRecordBatchReaderBuilder::try_new(file)
-                    .map_err(|error| damaged(error.into()))?;
-                let rows = builder.metadata().file_metadata().num_rows();
-                total_rows = u64::try_from(rows).ok();
-                let reader = builder
-                    .with_batch_size(options.batch_rows.max(1))
-                    .build()
-                    .map_err(|error| damaged(error.into()))?;
-                (reader.schema(), Box::new(reader))
-            }
-            (_, Body::File(file)) => {
-                let reader = FileReader::try_new_buffered(file, None)
-                    .map_err(|error| damaged(error.into()))?;
-                (reader.schema(), Box::new(reader))
-            }
-            (_, Body::Stream(bytes)) => {
-                let reader = StreamReader::try_new(BufReader::new(bytes), None)
-                    .map_err(|error| damaged(error.into()))?;
-                (reader.schema(), Box::new(reader))
-            }
-        };
+        })?;
         let roles = roles(&schema, &options, &policy)?;
         let fields = match &options.schema {
             ReaderSchema::Fixed(fields) => fields.clone(),
@@ -252,6 +229,34 @@ impl ColumnarReader {
         }
         Ok((key, op, version, event_time))
     }
+}
+
+/// The columns of a file, its batches, and how many rows it says it has.
+fn open(
+    format: InputFormat,
+    body: Body,
+    batch_rows: usize,
+) -> Result<(SchemaRef, Batches, Option<u64>)> {
+    Ok(match (format, body) {
+        (InputFormat::Parquet, Body::File(file)) => {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+            let rows = builder.metadata().file_metadata().num_rows();
+            let reader = builder.with_batch_size(batch_rows).build()?;
+            (reader.schema(), Box::new(decode_all(reader, unread)), u64::try_from(rows).ok())
+        }
+        (_, Body::File(file)) => {
+            let reader = FileReader::try_new_buffered(file, None).map_err(unread)?;
+            (reader.schema(), Box::new(decode_all(reader, unread)), None)
+        }
+        (_, Body::Stream(bytes)) => {
+            let reader = StreamReader::try_new(BufReader::new(bytes), None).map_err(unread)?;
+            (reader.schema(), Box::new(decode_all(reader, unread)), None)
+        }
+    })
+}
+
+fn unread(error: ArrowError) -> Error {
+    Error::new(ErrorKind::InvalidInput, error.to_string())
 }
 
 fn operations(name: &str, array: &ArrayRef, caster: &mut Caster) -> Result<ArrayRef, Fault> {

@@ -12,11 +12,11 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
-    ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
-    RowSelector,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy, RowSelector,
 };
 use parquet::file::metadata::ParquetMetaData;
 
+use super::breakdown::{decode, decode_all};
 use super::fetched::Fetched;
 use super::hints::{Leading, ReadHints};
 use super::pages::{PageCache, PageId};
@@ -324,16 +324,16 @@ impl Lookup {
         selection: RowSelection,
         batch_rows: usize,
         fetched: Fetched,
-    ) -> Result<ParquetRecordBatchReader> {
+    ) -> Result<impl Iterator<Item = Result<RecordBatch>> + use<>> {
         let metadata = self.footer.metadata.clone();
-        Ok(ParquetRecordBatchReaderBuilder::new_with_metadata(fetched, metadata)
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(fetched, metadata)
             .with_projection(self.columns.clone())
             .with_batch_size(batch_rows)
             .with_row_groups(vec![group])
             // The bytes of what is skipped are not there.
             .with_row_selection_policy(RowSelectionPolicy::Selectors)
-            .with_row_selection(selection)
-            .build()?)
+            .with_row_selection(selection);
+        Ok(decode_all(decode(|| Ok(builder.build()?))?, unreadable))
     }
 
     /// Whole pages in the shape of a fold, each with memory of its own.
@@ -349,7 +349,7 @@ impl Lookup {
                 RowSelector::select(page.rows.len()),
             ]);
             let mut batches = self.reader(group, selection, page.rows.len(), fetched.clone())?;
-            let rows = batches.next().transpose().map_err(unreadable)?;
+            let rows = batches.next().transpose()?;
             let rows = rows.filter(|rows| rows.num_rows() == page.rows.len());
             let rows =
                 rows.ok_or_else(|| Error::corrupt("a page has fewer rows than its index says"))?;
@@ -381,7 +381,7 @@ impl Lookup {
         keys.dedup();
         let mut found = Vec::new();
         for batch in self.reader(group, RowSelection::from(selectors), BATCH_ROWS, fetched)? {
-            let batch = batch.map_err(unreadable)?;
+            let batch = batch?;
             let column = batch.column_by_name(STATE_KEY).and_then(|column| column.as_string_opt());
             let Some(column) = column else {
                 return Err(Error::corrupt("the column of keys is missing or no text"));

@@ -1,6 +1,7 @@
 //! Reading the rows of one file in the shape that a fold works on, touching as little of the file as the filter
 //! allows: file statistics, bloom filter, row groups, pages, rows.
 
+mod breakdown;
 mod claims;
 mod fetched;
 mod filter;
@@ -40,6 +41,9 @@ use crate::checksum::BlockSums;
 use crate::columns::{APPEND_ID, OP_TYPE, STATE_KEY, STATE_VALUE, UPSERT, fold_schema};
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::{DataFile, FileCommits, Table};
+use breakdown::decode_next;
+pub(crate) use breakdown::decode_stream;
+pub use breakdown::{decode, decode_all};
 pub use filter::{KeyFilter, RowFilter};
 use hints::Leading;
 pub use hints::{FieldBounds, FieldValue, ReadHints};
@@ -316,8 +320,8 @@ async fn read_whole(
     if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
-    let batches =
-        builder.build()?.map(move |batch| batch.map_err(unreadable).and_then(&mut counted));
+    let decoder = decode(|| Ok(builder.build()?))?;
+    let batches = decode_all(decoder, unreadable).map(move |batch| batch.and_then(&mut counted));
     if rows_of(&footer) > WHOLE_FILE_ROWS {
         // A small file of another writer may unfold to any number of rows.
         return Ok((stream::iter(batches).boxed(), footer.only_upserts));
@@ -429,7 +433,8 @@ async fn read_parts(
     if let Some(selection) = selection {
         builder = builder.with_row_selection(selection);
     }
-    let rows = builder.build()?.map(move |batch| batch.map_err(Error::from).and_then(&mut counted));
+    let rows = decode_stream(decode(|| Ok(builder.build()?))?);
+    let rows = rows.map(move |batch| batch.and_then(&mut counted));
     Ok((rows.boxed(), footer.only_upserts))
 }
 
@@ -445,7 +450,9 @@ async fn bloom_filters(footer: &Footer, reader: RangeReader) -> Result<Arc<Vec<O
         let mut builder =
             ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.metadata.clone());
         for group in 0..metadata.num_row_groups() {
-            filters.push(builder.get_row_group_column_bloom_filter(group, key).await?);
+            let filter = builder.get_row_group_column_bloom_filter(group, key);
+            // One without a block knows nothing, and can't be asked.
+            filters.push(decode_next(filter).await?.filter(|filter| filter.num_blocks() > 0));
         }
     }
     // Another one may have read them meanwhile: the same ones.

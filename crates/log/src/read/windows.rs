@@ -9,6 +9,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, RowSelection, RowSelecto
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use parquet::file::metadata::ParquetMetaData;
 
+use super::breakdown::{decode, decode_stream};
 use super::ranges::RangeReader;
 use super::{BATCH_ROWS, RowStream};
 use crate::error::Error;
@@ -46,13 +47,12 @@ pub(super) fn read_in_windows(
                 reader.clone(),
                 metadata.clone(),
             );
-            let rows = builder
+            let builder = builder
                 .with_projection(projection.clone())
                 .with_batch_size(window.rows.len().min(BATCH_ROWS))
                 .with_row_groups(vec![window.group])
-                .with_row_selection(selectors)
-                .build()?;
-            Ok::<_, Error>(rows.map_err(Error::from))
+                .with_row_selection(selectors);
+            Ok::<_, Error>(decode_stream(decode(|| Ok(builder.build()?))?))
         })
         .try_flatten()
         .boxed()

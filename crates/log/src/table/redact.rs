@@ -27,6 +27,7 @@ use super::state::TableState;
 use super::vacuum::names_of;
 use crate::checksum::{check_text, seal_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::read::{decode, decode_all};
 
 /// Files of the log folder that are read at the same time.
 const READ_CONCURRENCY: usize = 16;
@@ -330,11 +331,12 @@ impl<'a> Rules<'a> {
 /// A checkpoint with what must go gone; `None` when it is as it may be.
 fn redact_checkpoint(bytes: Bytes, rules: &Rules<'_>) -> Result<Option<Bytes>> {
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(bytes, options)?;
-    let schema = reader.schema().clone();
+    let builder =
+        decode(|| Ok(ParquetRecordBatchReaderBuilder::try_new_with_options(bytes, options)?))?;
+    let schema = builder.schema().clone();
     let mut is_changed = false;
     let mut batches = Vec::new();
-    for batch in reader.build()? {
+    for batch in decode_all(decode(|| Ok(builder.build()?))?, Error::from) {
         let batch = batch?;
         let mut columns = batch.columns().to_vec();
         for (column, field) in columns.iter_mut().zip(schema.fields()) {
