@@ -65,7 +65,8 @@ pub use alluvium_materializer::{
     EraseReceipt, ErasedFile, ExpireReport, FailedSteps, Footprint, ForkOutcome, ForkReport,
     GridReport, Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
     MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
-    StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport, validate_savepoint_name,
+    SnapshotCheck, StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport,
+    validate_savepoint_name,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, NamedPoint, Point, Reader, ScanSources, SqlSession, SqlSettings,

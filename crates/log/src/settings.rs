@@ -34,6 +34,8 @@ pub struct MaintenanceSettings {
     pub as_of_window_ms: i64,
     /// A day's files are merged into one sorted run when the day has been over for this long: 1 day.
     pub compact_after_ms: i64,
+    /// The snapshot's files are read whole, whether they are as they were written, this often: every 7 days.
+    pub check_every_ms: i64,
     /// Rows of whole days leave the log when the day has been over for this long and a snapshot holds what they came to; `None`:
     /// the log is kept for ever.
     pub log_retention_ms: Option<i64>,
@@ -57,6 +59,7 @@ impl Default for MaintenanceSettings {
             orphan_grace_ms: 7 * DAY_MS,
             as_of_window_ms: 7 * DAY_MS,
             compact_after_ms: DAY_MS,
+            check_every_ms: 7 * DAY_MS,
             log_retention_ms: None,
             snapshot_grid: SnapshotGrid::default(),
             hot_days_ms: None,
@@ -69,12 +72,13 @@ impl Default for MaintenanceSettings {
 /// A setting: its name for people, and the table property that carries it.
 ///
 /// The first two are Delta's own, so that other engines on the table obey them too.
-const NAMES: [(&str, &str); 5] = [
+const NAMES: [(&str, &str); 6] = [
     ("commit_retention", "delta.logRetentionDuration"),
     ("file_retention", "delta.deletedFileRetentionDuration"),
     ("orphan_grace", "alluvium.orphanGrace"),
     ("as_of_window", "alluvium.asOfWindow"),
     ("compact_after", "alluvium.compactAfter"),
+    ("check_every", "alluvium.checkEvery"),
 ];
 /// The setting that may be without an end, and how that is written.
 const LOG_RETENTION: (&str, &str) = ("log_retention", "alluvium.logRetention");
@@ -90,13 +94,14 @@ const IN_THE_STORE: &str = "default";
 const SNAPSHOT_GRID: (&str, &str) = ("snapshot_grid", "alluvium.snapshotGrid");
 
 impl MaintenanceSettings {
-    fn fields(&mut self) -> [&mut i64; 5] {
+    fn fields(&mut self) -> [&mut i64; 6] {
         [
             &mut self.commit_retention_ms,
             &mut self.file_retention_ms,
             &mut self.orphan_grace_ms,
             &mut self.as_of_window_ms,
             &mut self.compact_after_ms,
+            &mut self.check_every_ms,
         ]
     }
 
@@ -195,6 +200,7 @@ impl MaintenanceSettings {
         least("orphan_grace", self.orphan_grace_ms, LEAST_FILE_RETENTION_MS, longest)?;
         least("as_of_window", self.as_of_window_ms, 0, "it is a span")?;
         least("compact_after", self.compact_after_ms, 0, "it is a span")?;
+        least("check_every", self.check_every_ms, 0, "it is a span")?;
         within_commits("file_retention", self.file_retention_ms)?;
         within_commits("as_of_window", self.as_of_window_ms)?;
         self.snapshot_grid.validate()?;

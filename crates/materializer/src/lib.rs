@@ -69,8 +69,8 @@ pub use layout::LayoutSettings;
 pub use maintain::{
     ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
     FailedSteps, Footprint, Kept, KeptBy, LeaseCost, MaintainOptions, MaintainReport, MaintainStep,
-    Readable, RetentionReport, SavepointCost, StepOutcome, StepReport, StopSignal,
-    TombstonesReport, archive, compact, compaction_debt, expire, explain_retention,
+    Readable, RetentionReport, SavepointCost, SnapshotCheck, StepOutcome, StepReport, StopSignal,
+    TombstonesReport, archive, check, compact, compaction_debt, expire, explain_retention,
     forget_tombstones, maintain, tombstones_to_forget,
 };
 pub use materialize::{

@@ -19,8 +19,8 @@ use crate::inputs::{
 };
 use crate::ranges::{Ranges, merge_ranges};
 use crate::snapshot::{
-    BASE, FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, RUN, Snapshot,
-    SnapshotState, rows_of, snapshot_file_schema, snapshot_path, table_schema,
+    BASE, CHECK_APP_ID, FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, RUN,
+    Snapshot, SnapshotState, rows_of, snapshot_file_schema, snapshot_path, table_schema,
 };
 use crate::tombstones::Forgetting;
 pub use report::{Change, MaterializeOptions, MaterializeReport};
@@ -351,6 +351,11 @@ impl Work {
     fn spec_of_all(&self) -> ReadSpec {
         ReadSpec { payload: self.spec.payload.clone(), filter: RowFilter::default() }
     }
+
+    /// Whether every file that the snapshot will have was written just now.
+    fn is_all_new(&self, plan: &Plan) -> bool {
+        plan.removed.len() == self.before.files().count()
+    }
 }
 
 impl Work {
@@ -445,6 +450,10 @@ async fn commit(work: &Work, plan: Plan) -> Result<Option<MaterializeReport>> {
                 actions.push(Action::Transaction { app_id, version });
             }
             actions.extend(work.notes_of_tombstones());
+            if work.is_all_new(&plan) {
+                let app_id = CHECK_APP_ID.to_owned();
+                actions.push(Action::Transaction { app_id, version: now_ms });
+            }
             actions.extend(grown_metadata(state, &work.definition));
             actions.extend(plan.removed.iter().map(|file| file.add.removal(now_ms, true)));
             actions.extend(add_actions(plan.added.clone()));

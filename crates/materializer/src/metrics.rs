@@ -24,3 +24,5 @@ pub const TOMBSTONES_FORGOTTEN: &str = "alluvium_tombstones_forgotten_total";
 pub const FORKS_MADE: &str = "alluvium_forks_made_total";
 /// Forks that were dropped.
 pub const FORKS_DROPPED: &str = "alluvium_forks_dropped_total";
+/// Snapshots that were made anew because a file of theirs was damaged.
+pub const SNAPSHOTS_MADE_ANEW: &str = "alluvium_snapshots_made_anew_total";

@@ -32,13 +32,16 @@ pub const RUN: &str = "run";
 pub(crate) const FORGOTTEN_VERSION_APP_ID: &str = "alluvium/forgotten/version";
 /// The same of event times.
 pub(crate) const FORGOTTEN_TIME_APP_ID: &str = "alluvium/forgotten/time";
+/// The application id under which it is recorded when all files were last as they were written, in milliseconds since 1970-01-01.
+pub(crate) const CHECK_APP_ID: &str = "alluvium/check";
 /// What every state of a snapshot's table must know.
-const APP_IDS: [&str; 5] = [
+const APP_IDS: [&str; 6] = [
     MATERIALIZER_APP_ID,
     ERASE_APP_ID,
     FLOOR_APP_ID,
     FORGOTTEN_VERSION_APP_ID,
     FORGOTTEN_TIME_APP_ID,
+    CHECK_APP_ID,
 ];
 /// The property that carries the id of the log that a snapshot folds.
 const SNAPSHOT_OF: &str = "alluvium.snapshotOf";
@@ -167,6 +170,11 @@ impl SnapshotState {
 
     fn transaction(&self, app_id: &str) -> Option<i64> {
         self.state.as_ref().and_then(|state| state.transaction(app_id))
+    }
+
+    /// When all of its files were last as they were written, as far as somebody looked.
+    pub(crate) fn sound_at_ms(&self) -> Option<i64> {
+        self.transaction(CHECK_APP_ID)
     }
 
     /// The event time, in microseconds, up to which it is without tombstones; `None` where it has all of them.

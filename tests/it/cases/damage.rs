@@ -3,6 +3,7 @@
 
 mod archive;
 mod harm;
+mod snapshot;
 mod torn;
 mod two;
 

@@ -159,24 +159,3 @@ async fn settings_are_kept_with_the_state_and_contradictions_change_nothing() {
     assert_eq!(n_of(&other, Point::LATEST, "a").await, Some(1));
     assert_eq!(other.maintenance_settings().await.unwrap().named()["file_retention"], "21d");
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_has_lost_a_file_is_made_anew_though_there_is_nothing_new_to_fold() {
-    let home = Home::new();
-    let state = by_version(&home.open().await, "s").await;
-    for n in 1..=3 {
-        state.append(&n_batch(&[("a", n, Some(n)), ("b", n, Some(n))])).await.unwrap();
-    }
-    state.materialize(false).await.unwrap();
-    let snapshot = state.snapshot().state();
-    let file = snapshot.files().next().unwrap();
-    std::fs::remove_file(home.table("s", "snapshot").join(&file.add.path)).unwrap();
-    let fresh = home.open().await.raw_state("s").await.unwrap();
-    assert!(fresh.get(Point::LATEST, "a").await.is_err());
-    fresh.maintain(&MaintainStep::ALL, false).await.unwrap();
-    assert_eq!(n_of(&fresh, Point::LATEST, "a").await, Some(3));
-    assert_sound(&fresh).await;
-    let version = fresh.snapshot().state().version();
-    fresh.maintain(&MaintainStep::ALL, false).await.unwrap();
-    assert_eq!(fresh.snapshot().state().version(), version, "once");
-}

@@ -283,6 +283,7 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
         names,
         [
             "materialize",
+            "check",
             "grid",
             "tombstones",
             "compact",
@@ -293,7 +294,7 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
             "vacuum"
         ]
     );
-    assert_eq!(steps[3]["outcome"]["files_removed"], json!(12));
+    assert_eq!(steps[4]["outcome"]["files_removed"], json!(12));
     assert_eq!(done[0]["log_after"]["files"], json!(1));
     let written: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     assert_eq!(written["states"], json!([done[0]]));

@@ -17,11 +17,14 @@ Examples:
   alluvium maintain --every 10m --report /var/lib/alluvium/report.json
   alluvium maintain --every 10m --metrics-listen 127.0.0.1:9464
 
-Steps, in this order: materialize folds the log into the snapshot; grid keeps the snapshots that
-snapshot_grid asks for, if it is set; compact merges the log's files of days that are over; archive moves days past hot_days to the archive, if that is set; expire
-drops days past log_retention, if that is set; checkpoint makes opening
-fast; cleanup removes commits that no kept version needs; vacuum removes files that no kept version
-has. Answers are the same before and after, but for points before what has expired, which are refused.
+Steps, in this order: materialize folds the log into the snapshot; check looks whether the
+snapshot's files are as they were written, and makes it anew if not; grid keeps the snapshots that
+snapshot_grid asks for, if it is set; tombstones forgets deleted keys past tombstone_retention, if
+that is set; compact merges the log's files of days that are over; archive moves days past hot_days
+to the archive, if that is set; expire drops days past log_retention, if that is set; checkpoint
+makes opening fast; cleanup removes commits that no kept version needs; vacuum removes files that no
+kept version has. Answers are the same before and after, but for points before what has expired,
+which are refused.
 It may be killed at any moment and run again; at Ctrl-C or SIGTERM it brings the step at work to its
 end. How long what is kept: alluvium set.
 

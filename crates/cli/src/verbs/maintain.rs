@@ -6,7 +6,7 @@ use std::time::Duration;
 use alluvium::format::format_timestamp;
 use alluvium::{
     ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, MaintainStep,
-    Maintainer, StepOutcome, Store, TombstonesReport,
+    Maintainer, SnapshotCheck, StepOutcome, Store, TombstonesReport,
 };
 
 use super::{Outcome, Session, reports};
@@ -264,6 +264,24 @@ fn tell_expired(done: &ExpireReport) -> String {
     }
 }
 
+fn tell_checked(done: &SnapshotCheck) -> String {
+    let Some(first) = done.damaged.first() else {
+        return match done.bytes_read {
+            0 => format!("{} there; {}", counted(done.files, "file"), done.reason),
+            read => {
+                format!("{} sound ({}); {}", counted(done.files, "file"), bytes(read), done.reason)
+            }
+        };
+    };
+    let anew = if done.made_anew { "snapshot made anew" } else { "others changed it meanwhile" };
+    format!(
+        "{} damaged, {anew}: {} ({})",
+        counted(done.damaged.len() as u64, "file"),
+        first.file,
+        first.problem
+    )
+}
+
 fn tell_step(outcome: &StepOutcome) -> String {
     match outcome {
         StepOutcome::Materialized(done) => format!(
@@ -277,6 +295,7 @@ fn tell_step(outcome: &StepOutcome) -> String {
             counted(*rows, "row"),
             counted(u64::try_from(*commits).unwrap_or(0), "commit")
         ),
+        StepOutcome::Checked(done) => tell_checked(done),
         StepOutcome::Compacted(done) if done.files_removed == 0 && !done.gave_way => {
             "nothing to gain".to_owned()
         }

@@ -3,7 +3,7 @@
 //! A table that can't be opened is looked at all the same, since nothing here needs all of it: commits and checkpoints one by one,
 //! then the data files of every version that can be made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ use super::delta::POINTER;
 use super::listing::{LogListing, Origin};
 use super::load::is_of_log;
 use super::state::TableState;
+use super::vacuum::names_of;
 use super::{FileAdd, Table, VACUUM_APP_ID, commit_path};
 use crate::checksum::{TAG_CHECK, check_text};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::read::RangeReader;
+use crate::read::{RangeReader, decode, decode_stream};
 use crate::storage::Storage;
 
 /// Data files that are read at the same time.
@@ -270,6 +271,27 @@ impl Table {
         self.examine_files(adds, Some(&newest), found).await
     }
 
+    /// The files of a state that are gone or have another size than was written, by one listing.
+    pub async fn examine_sizes(&self, state: &TableState) -> Result<Vec<Damage>> {
+        let there = self.data_files().await?;
+        let sizes: HashMap<&str, u64> =
+            there.iter().map(|meta| (meta.location.as_ref(), meta.size)).collect();
+        let mut found = Examination::default();
+        for file in state.files() {
+            let size = names_of(&file.add.path).find_map(|name| sizes.get(name.as_str()).copied());
+            let problem = match size {
+                Some(size) if size == file.add.size => continue,
+                Some(size) => {
+                    format!("it has {size} bytes, and was written with {}", file.add.size)
+                }
+                None => "it is missing".to_owned(),
+            };
+            let about = (FileRole::Data, Some(file.commits.span().high));
+            self.note(&mut found, about, &Path::from(file.add.path.as_str()), true, problem);
+        }
+        Ok(found.damages)
+    }
+
     /// Reads data files, each with the greatest commit of its rows; those of a state are the ones that are needed.
     pub async fn examine_files(
         &self,
@@ -322,16 +344,9 @@ impl Table {
             }
             return Ok(());
         }
-        // On a task of its own: a decoder may break down over a damaged file.
-        let decode = async move {
-            let rows = ParquetRecordBatchStreamBuilder::new(reader).await?.build()?;
-            rows.try_for_each(|_| std::future::ready(Ok(()))).await?;
-            Ok(())
-        };
-        match tokio::spawn(decode).await {
-            Ok(outcome) => outcome,
-            Err(error) => Err(Error::corrupt("it can't be decoded").with_source(error)),
-        }
+        let builder = ParquetRecordBatchStreamBuilder::new(reader).await?;
+        let rows = decode_stream(decode(|| Ok(builder.build()?))?);
+        rows.try_for_each(|_| std::future::ready(Ok(()))).await
     }
 
     /// Moves a file of the table out of the way, to another place of the store, if it still is what was listed; false when somebody has

@@ -3,28 +3,16 @@
 use alluvium_log::{Result, RowFilter};
 
 use super::job::{MaintainOptions, StepOutcome};
-use crate::materialize::{MaterializeOptions, materialize};
+use crate::materialize::materialize;
 use crate::snapshot::Snapshot;
 
-/// Folds what is new; a snapshot that has lost a file is made anew, whether there is anything new or not.
+/// Folds what is new, or tells how much that would be.
 pub(super) async fn materialize_step(
     snapshot: &Snapshot,
     options: &MaintainOptions,
 ) -> Result<StepOutcome> {
     if !options.dry_run {
-        let folding = |rebuild| MaterializeOptions { rebuild, ..options.materialize.clone() };
-        let mut report = materialize(snapshot, &folding(false)).await?;
-        let current = snapshot.state();
-        if let Some((table, state)) = current.table()
-            && let Some(path) = table.missing_file(state).await?
-        {
-            tracing::warn!(
-                state = snapshot.log().name(),
-                path,
-                "the snapshot has lost a file: it is made anew"
-            );
-            report = materialize(snapshot, &folding(true)).await?;
-        }
+        let report = materialize(snapshot, &options.materialize).await?;
         return Ok(StepOutcome::Materialized(report));
     }
     let (log, from) = (snapshot.log(), snapshot.state().log_commit());

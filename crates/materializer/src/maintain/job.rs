@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tracing::Instrument;
 
 use super::archive::{ArchiveReport, archive};
+use super::check::{SnapshotCheck, check};
 use super::compact::{CompactOptions, CompactReport, compact};
 use super::expire::{ExpireReport, expire};
 use super::folding::materialize_step;
@@ -30,6 +31,8 @@ const CHECKPOINT_MIN_COMMITS: i64 = 10;
 pub enum MaintainStep {
     /// Fold the log into the snapshot.
     Materialize,
+    /// Look whether the snapshot's files are as they were written, and make it anew if not.
+    Check,
     /// Keep the snapshots that the grid asks for, and let go of those that it asks for no more.
     Grid,
     /// Refuse changes that are older than deleted keys are remembered, and forget those keys.
@@ -50,8 +53,9 @@ pub enum MaintainStep {
 
 impl MaintainStep {
     /// All steps, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Materialize,
+        Self::Check,
         Self::Grid,
         Self::Tombstones,
         Self::Compact,
@@ -66,6 +70,7 @@ impl MaintainStep {
     pub fn name(self) -> &'static str {
         match self {
             Self::Materialize => "materialize",
+            Self::Check => "check",
             Self::Grid => "grid",
             Self::Tombstones => "tombstones",
             Self::Compact => "compact",
@@ -132,6 +137,8 @@ pub enum StepOutcome {
         /// Their rows.
         rows: u64,
     },
+    /// The snapshot's files were looked at.
+    Checked(SnapshotCheck),
     /// Snapshots were kept for the grid, and let go of.
     Grid(GridReport),
     /// Deleted keys were forgotten.
@@ -417,6 +424,7 @@ async fn run(
     };
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
+        MaintainStep::Check => check(snapshot, options).await.map(StepOutcome::Checked),
         MaintainStep::Grid => snapshot.keep_grid(dry_run).await.map(StepOutcome::Grid),
         MaintainStep::Tombstones => {
             let options = &options.materialize;

@@ -2,6 +2,7 @@
 //! killed at any instant and run again.
 
 mod archive;
+mod check;
 pub(crate) mod compact;
 mod expire;
 mod folding;
@@ -13,6 +14,7 @@ mod tombstones;
 mod vacuum;
 
 pub use archive::{ArchiveReport, archive};
+pub use check::{SnapshotCheck, check};
 pub use compact::{COMPACTED_FILE_ROWS, CompactOptions, CompactReport, compact, compaction_debt};
 pub use expire::{ExpireReport, expire};
 pub use job::{

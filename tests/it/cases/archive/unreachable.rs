@@ -63,13 +63,13 @@ async fn steps_that_need_an_archive_out_of_reach_fail_by_name_in_a_dry_run_as_in
     assert!(
         matches!(&done.steps[0].outcome, StepOutcome::Materialized(done) if done.rows_folded == 1)
     );
-    assert!(matches!(done.steps[4].outcome, StepOutcome::NotArchived { stays_hot: true }));
+    assert!(matches!(done.steps[5].outcome, StepOutcome::NotArchived { stays_hot: true }));
     let StepOutcome::Vacuumed { snapshot: Some(vacuumed), archive: None, .. } =
-        &done.steps[8].outcome
+        &done.steps[9].outcome
     else {
         panic!("{done:?}")
     };
-    let StepOutcome::Vacuumed { snapshot: Some(to_vacuum), .. } = &planned.steps[8].outcome else {
+    let StepOutcome::Vacuumed { snapshot: Some(to_vacuum), .. } = &planned.steps[9].outcome else {
         panic!("{planned:?}")
     };
     assert!(vacuumed.files_removed >= to_vacuum.files_removed && to_vacuum.files_removed > 0);

@@ -34,17 +34,24 @@ pub(super) const HARMS: [Harm; 13] = [
 
 /// Damages a file of a store whose files others share.
 pub(super) fn harm(path: &Path, harm: Harm) {
-    let mut bytes = std::fs::read(path).unwrap();
-    let length = bytes.len();
+    let bytes = std::fs::read(path).unwrap();
     // Other stores share the file: this one gets its own.
     std::fs::remove_file(path).unwrap();
+    if let Some(bytes) = harmed(bytes, harm) {
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+/// What is left of a file; nothing when it is gone.
+pub(super) fn harmed(mut bytes: Vec<u8>, harm: Harm) -> Option<Vec<u8>> {
+    let length = bytes.len();
     match harm {
         Harm::Flip(at) => bytes[at * (length - 1) / 1_024] ^= 4,
         Harm::FlipEnd(at) => bytes[length.saturating_sub(at + 1)] ^= 4,
         Harm::Cut(to) => bytes.truncate(to * length / 1_024),
         Harm::CutLast => bytes.truncate(length - 1),
-        Harm::Delete => return,
+        Harm::Delete => return None,
         Harm::Zero => bytes.fill(0),
     }
-    std::fs::write(path, bytes).unwrap();
+    Some(bytes)
 }

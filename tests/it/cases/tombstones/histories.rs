@@ -174,7 +174,7 @@ async fn histories(seed: u64, expires: bool) {
         if history.rng.random_bool(0.7) {
             let before = live(&state, Point::LATEST).await;
             let report = state.maintain(&MaintainStep::ALL, false).await.unwrap();
-            let StepOutcome::Forgot(done) = &report.steps[2].outcome else { panic!("{report:?}") };
+            let StepOutcome::Forgot(done) = &report.steps[3].outcome else { panic!("{report:?}") };
             forgotten += done.forgotten;
             assert_eq!(live(&state, Point::LATEST).await, before, "seed {seed}, day {day}");
             let again = state.maintain(&MaintainStep::ALL, false).await.unwrap();
