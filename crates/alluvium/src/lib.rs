@@ -58,7 +58,8 @@ pub use alluvium_log::{
     Error, ErrorKind, FileRole, Floor, Hold, HoldStatus, KeyErased, KeyFilter, Log,
     MaintenanceSettings, ManualClock, OrderBy, ReaderLease, Receipt, RemoteSettings, Result,
     SnapshotGrid, StagedReport, StateDefinition, StateSettings, Storage, StorageOptions,
-    SystemClock, Table, VacuumReport, duration_text, parse_duration, validate_state_name,
+    SystemClock, Table, VacuumReport, bytes_text, duration_text, parse_bytes, parse_duration,
+    validate_state_name,
 };
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
@@ -82,7 +83,7 @@ pub use forks::{Fork, ForkStatus};
 pub use import::{
     Import, ImportInput, ImportOptions, ImportProgress, ImportReport, MAX_BATCH_ROWS,
 };
-pub use process::{NamedSetting, ProcessSettings, SETTINGS_FILE, SettingSource, parse_bytes};
+pub use process::{NamedSetting, ProcessSettings, SETTINGS_FILE, SettingSource};
 pub use promote::{PromoteOptions, PromoteOutcome, PromoteReport};
 pub use raw::RawState;
 pub use repair::{DeepReport, RepairReport, RepairStep, Unrepaired};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use alluvium_log::{Error, ErrorKind, Result, parse_duration};
+use alluvium_log::{Error, ErrorKind, Result, parse_bytes, parse_duration};
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
@@ -261,32 +261,6 @@ fn wanted(name: &str, default: &Value) -> &'static str {
         Value::Bool(_) => "write true or false",
         _ => "write a text",
     }
-}
-
-/// Reads a number of bytes, with a unit or without: `512MiB`, `2 GB`, `1000000`.
-pub fn parse_bytes(text: &str) -> Result<u64> {
-    const UNITS: [(&str, u64); 10] = [
-        ("", 1),
-        ("b", 1),
-        ("kb", 1_000),
-        ("mb", 1_000_000),
-        ("gb", 1_000_000_000),
-        ("tb", 1_000_000_000_000),
-        ("kib", 1 << 10),
-        ("mib", 1 << 20),
-        ("gib", 1 << 30),
-        ("tib", 1 << 40),
-    ];
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let unit = text.strip_prefix(digits).unwrap_or_default().trim().to_ascii_lowercase();
-    let size = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, size)| *size);
-    let number = digits.parse::<u64>().ok();
-    number.zip(size).and_then(|(number, size)| number.checked_mul(size)).ok_or_else(|| {
-        Error::invalid(format!(
-            "{text:?} is no number of bytes: write one such as 512MiB, 2GiB or 1000000000"
-        ))
-    })
 }
 
 #[cfg(test)]

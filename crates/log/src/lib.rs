@@ -109,7 +109,7 @@ pub use read::{
 pub use rows::{MAX_EVENT_TIME, MIN_EVENT_TIME, check_changes};
 pub use settings::{
     GridLevel, LEAST_COMMIT_RETENTION_MS, LEAST_FILE_RETENTION_MS, MaintenanceSettings,
-    SnapshotGrid, duration_text, parse_duration,
+    SnapshotGrid, bytes_text, duration_text, parse_bytes, parse_duration,
 };
 pub use storage::{
     Durability, RemoteSettings, StagedReport, Storage, StorageOptions, validate_state_name,

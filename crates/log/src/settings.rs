@@ -1,7 +1,9 @@
 //! The settings of a state's maintenance: kept in the log table's properties, so that every process obeys them.
 
 mod archive;
+mod bytes;
 mod grid;
+mod spans;
 
 use std::collections::BTreeMap;
 
@@ -9,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::table::TableMetadata;
+pub use bytes::{bytes_text, parse_bytes};
 pub use grid::{GridLevel, SnapshotGrid};
+use spans::parse_interval;
+pub use spans::{duration_text, parse_duration};
 
-const HOUR_MS: i64 = 3_600_000;
-const DAY_MS: i64 = 24 * HOUR_MS;
+use spans::{DAY_MS, HOUR_MS};
 
 /// Commits are kept at least this long: a handle that has not looked at the table for a sixth of it looks again before it
 /// trusts what it knows.
@@ -47,6 +51,8 @@ pub struct MaintenanceSettings {
     /// Deleted keys are remembered for this long after their deletion happened, and changes that come later than that are refused;
     /// `None`: both for ever.
     pub tombstone_retention_ms: Option<i64>,
+    /// Bytes of a file that a compaction or a materialization writes, about and at most; `None`: as many rows as the process puts into one.
+    pub target_file_bytes: Option<u64>,
     /// The URI under which archives lie, this one in `<state>/archive`; `None`: the store itself.
     pub archive: Option<String>,
 }
@@ -64,6 +70,7 @@ impl Default for MaintenanceSettings {
             snapshot_grid: SnapshotGrid::default(),
             hot_days_ms: None,
             tombstone_retention_ms: None,
+            target_file_bytes: None,
             archive: None,
         }
     }
@@ -87,6 +94,11 @@ const FOREVER: &str = "forever";
 const HOT_DAYS: (&str, &str) = ("hot_days", "alluvium.hotDays");
 /// A third one.
 const TOMBSTONE_RETENTION: (&str, &str) = ("tombstone_retention", "alluvium.tombstoneRetention");
+/// How large files are, and how it is written that nothing says so. Delta's own, so that another engine's `OPTIMIZE` obeys it too.
+const TARGET_FILE_SIZE: (&str, &str) = ("target_file_size", "delta.targetFileSize");
+const ANY_SIZE: &str = "default";
+/// Smaller ones cost more in requests and footers than they save.
+const LEAST_FILE_BYTES: u64 = 64 * 1024;
 /// Where archives lie, and how the store itself is written.
 const ARCHIVE: (&str, &str) = ("archive", "alluvium.archive");
 const IN_THE_STORE: &str = "default";
@@ -117,6 +129,8 @@ impl MaintenanceSettings {
         named.insert(HOT_DAYS.0, hot);
         let kept = self.tombstone_retention_ms.map_or_else(|| FOREVER.to_owned(), duration_text);
         named.insert(TOMBSTONE_RETENTION.0, kept);
+        let size = self.target_file_bytes.map_or_else(|| ANY_SIZE.to_owned(), bytes_text);
+        named.insert(TARGET_FILE_SIZE.0, size);
         let place = self.archive.clone().unwrap_or_else(|| IN_THE_STORE.to_owned());
         named.insert(ARCHIVE.0, place);
         named
@@ -144,6 +158,16 @@ impl MaintenanceSettings {
             self.tombstone_retention_ms = endless(value)?;
             return Ok(self);
         }
+        if name == TARGET_FILE_SIZE.0 {
+            let size = |value| {
+                parse_bytes(value).map_err(|error| error.context(format!("{name} can't be set")))
+            };
+            self.target_file_bytes = match value.trim() {
+                ANY_SIZE => None,
+                value => Some(size(value)?),
+            };
+            return Ok(self);
+        }
         if name == ARCHIVE.0 {
             let value = value.trim().trim_end_matches('/');
             self.archive = (value != IN_THE_STORE).then(|| value.to_owned());
@@ -163,6 +187,7 @@ impl MaintenanceSettings {
                     SNAPSHOT_GRID.0,
                     HOT_DAYS.0,
                     TOMBSTONE_RETENTION.0,
+                    TARGET_FILE_SIZE.0,
                     ARCHIVE.0,
                 ]);
                 return Err(Error::invalid(format!(
@@ -203,6 +228,13 @@ impl MaintenanceSettings {
         least("check_every", self.check_every_ms, 0, "it is a span")?;
         within_commits("file_retention", self.file_retention_ms)?;
         within_commits("as_of_window", self.as_of_window_ms)?;
+        if let Some(bytes) = self.target_file_bytes.filter(|bytes| *bytes < LEAST_FILE_BYTES) {
+            return Err(Error::invalid(format!(
+                "target_file_size is {}: at least {}, because each file is a request and a footer of its own",
+                bytes_text(bytes),
+                bytes_text(LEAST_FILE_BYTES)
+            )));
+        }
         self.snapshot_grid.validate()?;
         self.validate_archive()?;
         self.validate_tombstone_retention()?;
@@ -270,6 +302,7 @@ impl MaintenanceSettings {
         settings.log_retention_ms = interval(metadata, LOG_RETENTION.1)?;
         settings.hot_days_ms = interval(metadata, HOT_DAYS.1)?;
         settings.tombstone_retention_ms = interval(metadata, TOMBSTONE_RETENTION.1)?;
+        settings.target_file_bytes = file_size(metadata)?;
         settings.archive = metadata.properties.get(ARCHIVE.1).cloned();
         if let Some(text) = metadata.properties.get(SNAPSHOT_GRID.1) {
             settings.snapshot_grid = text.parse().map_err(|error: Error| {
@@ -290,6 +323,12 @@ impl MaintenanceSettings {
         put_interval(metadata, LOG_RETENTION.1, self.log_retention_ms);
         put_interval(metadata, HOT_DAYS.1, self.hot_days_ms);
         put_interval(metadata, TOMBSTONE_RETENTION.1, self.tombstone_retention_ms);
+        match self.target_file_bytes {
+            None => metadata.properties.remove(TARGET_FILE_SIZE.1),
+            Some(bytes) => {
+                metadata.properties.insert(TARGET_FILE_SIZE.1.to_owned(), bytes.to_string())
+            }
+        };
         match self.archive.take() {
             None => metadata.properties.remove(ARCHIVE.1),
             Some(uri) => metadata.properties.insert(ARCHIVE.1.to_owned(), uri),
@@ -302,6 +341,14 @@ impl MaintenanceSettings {
             }
         };
     }
+}
+
+/// The size of files that a table's properties hold, if one is there; other engines may write it with a unit.
+fn file_size(metadata: &TableMetadata) -> Result<Option<u64>> {
+    let Some(text) = metadata.properties.get(TARGET_FILE_SIZE.1) else { return Ok(None) };
+    parse_bytes(text).map(Some).map_err(|error| {
+        Error::corrupt(format!("the property {}", TARGET_FILE_SIZE.1)).with_source(error)
+    })
 }
 
 /// The span that a property holds, if it is there.
@@ -321,53 +368,6 @@ fn put_interval(metadata: &mut TableMetadata, property: &str, span_ms: Option<i6
             .properties
             .insert(property.to_owned(), format!("interval {span_ms} milliseconds")),
     };
-}
-
-/// Milliseconds of a unit by its name in Delta's intervals or its short name.
-fn unit_ms(unit: &str) -> Option<i64> {
-    Some(match unit {
-        "ms" | "millisecond" | "milliseconds" => 1,
-        "s" | "second" | "seconds" => 1_000,
-        "m" | "minute" | "minutes" => 60_000,
-        "h" | "hour" | "hours" => HOUR_MS,
-        "d" | "day" | "days" => DAY_MS,
-        "w" | "week" | "weeks" => 7 * DAY_MS,
-        _ => return None,
-    })
-}
-
-/// Reads Delta's form of a span: `interval 30 days`.
-fn parse_interval(text: &str) -> Option<i64> {
-    let mut words = text.split_whitespace();
-    let (first, number, unit) = (words.next()?, words.next()?, words.next()?);
-    let number: i64 = number.parse().ok().filter(|number| *number >= 0)?;
-    let is_interval = first.eq_ignore_ascii_case("interval") && words.next().is_none();
-    is_interval.then(|| unit_ms(&unit.to_ascii_lowercase()))?.and_then(|ms| number.checked_mul(ms))
-}
-
-/// Reads a span: a number and a unit, `90s`, `15m`, `36h`, `30d` or `4w`.
-pub fn parse_duration(text: &str) -> Result<i64> {
-    let wrong = || {
-        Error::invalid(format!(
-            "{text:?} is not a span: write a number and a unit, like 90s, 15m, 36h, 30d or 4w"
-        ))
-    };
-    let text = text.trim();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at_checked(digits).ok_or_else(wrong)?;
-    let number: i64 = number.parse().map_err(|_| wrong())?;
-    let unit = unit_ms(unit.trim()).ok_or_else(wrong)?;
-    number.checked_mul(unit).ok_or_else(wrong)
-}
-
-/// A span as [`parse_duration`] reads it, in the largest unit that divides it.
-pub fn duration_text(ms: i64) -> String {
-    let units = [("d", DAY_MS), ("h", HOUR_MS), ("m", 60_000), ("s", 1_000)];
-    match units.into_iter().find(|(_, unit)| ms != 0 && ms % unit == 0) {
-        Some((name, unit)) => format!("{}{name}", ms / unit),
-        None if ms == 0 => "0s".to_owned(),
-        None => format!("{ms}ms"),
-    }
 }
 
 #[cfg(test)]
@@ -399,6 +399,7 @@ mod tests {
             .and_then(|settings| settings.with("snapshot_grid", "1h:7d,1d:52w"))
             .and_then(|settings| settings.with("hot_days", "30d"))
             .and_then(|settings| settings.with("tombstone_retention", "90d"))
+            .and_then(|settings| settings.with("target_file_size", "128 MiB"))
             .and_then(|settings| settings.with("archive", "/cold/"))
             .unwrap();
         settings.clone().write_to(&mut table);
@@ -407,6 +408,7 @@ mod tests {
         assert_eq!(settings.named()["compact_after"], "36h");
         assert_eq!(settings.named()["log_retention"], "364d");
         assert_eq!(settings.named()["archive"], "/cold");
+        assert_eq!(settings.named()["target_file_size"], "128MiB");
         assert_eq!(settings.named()["tombstone_retention"], "90d");
         let endless = settings.with("log_retention", "forever").unwrap();
         assert_eq!(endless.named()["log_retention"], "forever");
@@ -447,6 +449,7 @@ mod tests {
                 "6d",
                 "tombstone_retention (6d) is shorter than as_of_window (7d)",
             ),
+            ("target_file_size", "63KiB", "at least 64KiB"),
             ("archive", "memory://a", "what lies in memory"),
             ("archive", "cold", "give an absolute path"),
         ];

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, DELETE, EncodedParts, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK, TAG_SORTED,
-    TIER, Table, encode_parquet_parts, statistics_of,
+    Action, DELETE, DataFile, EncodedParts, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK,
+    TAG_SORTED, TIER, Table, encode_parquet_parts, statistics_of,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
@@ -15,7 +15,7 @@ use crate::fold::{BatchStream, FoldSettings};
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
     TAG_HASH, TAG_LEAST_TOMBSTONE, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME,
-    TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES,
+    TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES, rows_of,
 };
 use crate::thread::OwnThread;
 
@@ -113,6 +113,19 @@ impl FileWriter {
 /// The actions that make files part of the table.
 pub(crate) fn add_actions(files: Vec<FileAdd>) -> impl Iterator<Item = Action> {
     files.into_iter().map(|file| Action::Add(Arc::new(file)))
+}
+
+/// Rows of a file that comes to about `target` bytes, going by the largest one that there is; never more than the process puts into one.
+pub(crate) fn rows_for<'a>(
+    target: Option<u64>,
+    most: usize,
+    files: impl Iterator<Item = &'a Arc<DataFile>>,
+) -> usize {
+    let largest = files.max_by_key(|file| rows_of(file));
+    let Some((target, largest)) = target.zip(largest) else { return most };
+    let rows =
+        u128::from(target) * u128::from(rows_of(largest)) / u128::from(largest.add.size.max(1));
+    usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, most.max(1))
 }
 
 /// Cuts a sorted stream of winners into what one file holds, by rows, and by bytes within a share of the fold's budget.

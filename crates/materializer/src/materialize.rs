@@ -12,7 +12,7 @@ use alluvium_log::{
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::effect::{drop_ineffective, may_be_late};
-use crate::files::{FileWriter, add_actions, chunks};
+use crate::files::{FileWriter, add_actions, chunks, rows_for};
 use crate::fold::{BatchStream, FoldInput, Ranking, SortedInput, fold, merge};
 use crate::inputs::{
     beside_fold_bytes, check_not_ahead, file_inputs, stream_in_windows, whole_value, window_rows,
@@ -282,7 +282,7 @@ async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> R
     let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
     let winners = Forgetting::of_some(work.forgetting.as_ref(), winners);
     let added = writer(log, work, BASE)
-        .write(chunks(winners, options.layout.file_rows, &options.fold))
+        .write(chunks(winners, work.file_rows(options)?, &options.fold))
         .await?;
     Ok(Plan {
         change: Change::Rebuilt,
@@ -333,7 +333,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
         )
         .forgetting(work.forgetting.clone());
         let ranking = work.ranking.clone();
-        let merged = merge_ranges(&ranges, ranking, &options.fold, options.layout.file_rows);
+        let merged = merge_ranges(&ranges, ranking, &options.fold, work.file_rows(options)?);
         let added = writer(log, work, BASE).write(merged).await?;
         let mut removed = ranges.touched();
         removed.extend(runs);
@@ -342,7 +342,7 @@ async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) ->
     let taken = runs_to_take(runs, count);
     let run = with_runs(work, winners, &taken, options);
     let added =
-        writer(log, work, RUN).write(chunks(run, options.layout.file_rows, &options.fold)).await?;
+        writer(log, work, RUN).write(chunks(run, work.file_rows(options)?, &options.fold)).await?;
     Ok(Plan { change: Change::Run, added, removed: taken, stale_keys })
 }
 
@@ -350,6 +350,12 @@ impl Work {
     /// What to read of snapshot files: every row.
     fn spec_of_all(&self) -> ReadSpec {
         ReadSpec { payload: self.spec.payload.clone(), filter: RowFilter::default() }
+    }
+
+    /// Rows of one file at most.
+    fn file_rows(&self, options: &MaterializeOptions) -> Result<usize> {
+        let target = self.log.maintenance_settings()?.target_file_bytes;
+        Ok(rows_for(target, options.layout.file_rows, self.before.files().chain(&self.tail)))
     }
 
     /// Whether every file that the snapshot will have was written just now.

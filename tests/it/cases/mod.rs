@@ -12,6 +12,7 @@ mod erase;
 mod ergonomics;
 mod expire;
 mod faulty_reads;
+mod file_size;
 mod first_vacuum;
 mod foreign;
 mod forks;

@@ -24,7 +24,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{DayPlan, Rules, Run, plan};
-use crate::files::{Encoders, WRITE_CONCURRENCY, chunks};
+use crate::files::{Encoders, WRITE_CONCURRENCY, chunks, rows_for};
 use crate::fold::{BatchStream, FoldSettings, distinct, merge_all, sort_all};
 use crate::inputs::{stream_in_windows, window_rows};
 
@@ -179,9 +179,11 @@ pub(super) async fn merge_day(
     day: &DayPlan,
     options: &CompactOptions,
 ) -> Result<Vec<FileAdd>> {
+    let target = log.maintenance_settings()?.target_file_bytes;
     let writer = RunWriter {
         log,
         table,
+        file_rows: rows_for(target, options.file_rows, state.files()),
         day: &day.day,
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
         run: format!("{:016x}", alluvium_log::random::<u64>()),
@@ -288,6 +290,7 @@ struct RunWriter<'a> {
     day: &'a str,
     schema: SchemaRef,
     run: String,
+    file_rows: usize,
 }
 
 impl RunWriter<'_> {
@@ -302,7 +305,7 @@ impl RunWriter<'_> {
         let write = |(part, chunk): (usize, Result<Vec<RecordBatch>>)| {
             async move { self.write_file(chunk?, part, encoders).await }.boxed()
         };
-        let mut files = chunks(rows, options.file_rows, &options.fold)
+        let mut files = chunks(rows, self.file_rows, &options.fold)
             .enumerate()
             .map(write)
             .buffered(WRITE_CONCURRENCY)
