@@ -14,6 +14,7 @@ use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use futures::future::join_all;
 
+use super::program::{fail, lines, succeed};
 use crate::support::delta;
 use crate::support::faults::{FaultyStore, maintain_to_death, open};
 use crate::support::stores::{
@@ -472,4 +473,19 @@ async fn exp_10_another_engine_reads_and_appends_to_a_log_whose_days_have_expire
     // It may not take rows away itself.
     let error = table.delete().with_predicate("version = 39").await.map(drop).unwrap_err();
     assert!(error.to_string().to_lowercase().contains("append"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_changes_of_a_key_are_told_where_older_ones_have_expired_and_no_fewer() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_time(&home.open_at(&clock).await, "s").await;
+    let_expire(&state).await;
+    days(&state, &clock, 0..40).await;
+    assert!(expired(&state) > 0);
+    let told = lines(&succeed(&home, &["history", "s", "daily", "--last", "3"], ""));
+    let versions: Vec<i64> = told.iter().map(|row| row["version"].as_i64().unwrap()).collect();
+    assert_eq!(versions, [37, 38, 39]);
+    fail(&home, &["history", "s", "daily", "--last", "39"], "", 4, &["expired", "commit"]);
+    fail(&home, &["history", "s", "daily"], "", 4, &["expired", "commit"]);
 }

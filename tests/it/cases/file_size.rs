@@ -9,9 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::support::delta;
-use crate::support::stores::{
-    DAY, Home, START, assert_sound, create, scan_rows, set, value_batch,
-};
+use crate::support::stores::{DAY, Home, START, assert_sound, create, scan_rows, set, value_batch};
 
 const TARGET: u64 = 64 * 1024;
 

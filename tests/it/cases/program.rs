@@ -269,6 +269,7 @@ fn maintain_reports_what_it_did_and_set_keeps_what_it_was_told() {
     assert_eq!(settings[0]["commit_retention"], json!("90d"));
     assert_eq!(lines(&succeed(&home, &["set", "s"], "")), settings);
     fail(&home, &["set", "s", "file_retention=100d"], "", 2, &["commit_retention (90d)"]);
+    fail(&home, &["set", "s", "archive=ftp://host/cold"], "", 2, &["archive", "ftp://", "s3://"]);
     fail(&home, &["maintain", "--steps", "compress"], "", 2, &["compress", "compact"]);
     fail(&home, &["maintain", "nothing"], "", 3, &["nothing"]);
     let before = commits(&home);

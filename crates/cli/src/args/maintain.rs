@@ -82,9 +82,11 @@ Examples:
   alluvium set users commit_retention=90d as_of_window=30d
   alluvium set users hot_days=30d archive=/mnt/cold      older days move there
 
-A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. log_retention and hot_days may be forever; archive
-is a URI, or default for the store itself; snapshot_grid is none, or levels like 10m:1d,1h:7d,1d:365d. Every process that opens the state obeys.
-Settings that contradict each other are refused, and nothing is changed.")]
+A span is a number and a unit: 90s, 15m, 36h, 30d or 4w. log_retention, hot_days and
+tombstone_retention may be forever. target_file_size is a number of bytes like 128MiB, or default;
+archive is a URI, an absolute folder, or default for the store itself; snapshot_grid is none, or
+levels like 10m:1d,1h:7d,1d:365d. Every process that opens the state obeys. Settings that
+contradict each other are refused, and nothing is changed.")]
 pub(crate) struct SetArgs {
     /// The state
     pub(crate) state: String,

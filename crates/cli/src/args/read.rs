@@ -134,7 +134,7 @@ pub(crate) struct HistoryArgs {
     /// The KEY is a JSON array of the parts of a composite key
     #[arg(long)]
     pub(crate) composite: bool,
-    /// The last so many changes only
+    /// The last so many changes only; an error where some of them have expired
     #[arg(long, value_name = "N")]
     pub(crate) last: Option<u64>,
     /// Changes of the commits after this one only: where older ones have expired

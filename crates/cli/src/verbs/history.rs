@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use alluvium::{KeyFilter, history_schema};
+use alluvium::{Error, HistoryExpired, KeyFilter, history_schema};
 use arrow::array::{Array, RecordBatch};
 use futures::TryStreamExt;
 
@@ -57,7 +57,15 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
     let reader = state.reader();
     let basis = reader.basis().await?;
     let keys = KeyFilter::keys([key.clone()]);
-    let mut changes = reader.history_rows_after(&basis, keys, point, args.from_commit).await?;
+    let ask = |after| reader.history_rows_after(&basis, keys.clone(), point, after);
+    let (mut changes, expired) = match ask(args.from_commit).await {
+        Ok(changes) => (changes, None),
+        // The last ones may all be there.
+        Err(error) => match expired_commit(&error).filter(|_| args.last.is_some()) {
+            Some(after) => (ask(after).await?, Some(error)),
+            None => return Err(error.into()),
+        },
+    };
     let mut kept: VecDeque<RecordBatch> = VecDeque::new();
     let mut count = 0;
     while let Some(batch) = changes.try_next().await? {
@@ -67,6 +75,9 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
     }
     drop(changes);
     store.close().await;
+    if let Some(error) = expired.filter(|_| args.last.is_some_and(|last| (count as u64) < last)) {
+        return Err(error.into());
+    }
     if kept.is_empty() {
         let mut when = if point.is_latest() { String::new() } else { format!(" as of {point}") };
         if args.from_commit > 0 {
@@ -87,6 +98,12 @@ pub(super) async fn run(session: &mut Session<'_>, args: HistoryArgs) -> Outcome
     let (rows, remark) = session.emit(&schema, None, batches).await?;
     session.summarize(rows, Some((basis.commit(), point)), remark);
     Ok(ExitCodes::OK)
+}
+
+/// The commit up to which rows have expired, if that is why a question has no answer.
+fn expired_commit(error: &Error) -> Option<i64> {
+    let cause = std::error::Error::source(error)?.downcast_ref::<HistoryExpired>()?;
+    Some(cause.expired_commit)
 }
 
 fn has_no_epoch(batch: &RecordBatch) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use alluvium::format::format_timestamp;
 use alluvium::{
     ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, MaintainStep,
-    Maintainer, SnapshotCheck, StepOutcome, Store, TombstonesReport,
+    Maintainer, SnapshotCheck, StepOutcome, Storage, Store, TombstonesReport,
 };
 
 use super::{Outcome, Session, reports};
@@ -375,7 +375,14 @@ pub(super) async fn set(session: &mut Session<'_>, args: SetArgs) -> Outcome {
     let state = store.raw_state(&args.state).await?;
     let settings = match args.changes.is_empty() {
         true => state.maintenance_settings().await?,
-        false => state.set_maintenance(&args.changes).await?,
+        false => {
+            for (_, uri) in args.changes.iter().filter(|(name, _)| name == "archive") {
+                // Only a program that opens the archive by other means than its URI knows better.
+                Storage::check_scheme(uri)
+                    .map_err(|error| error.context("archive can't be set"))?;
+            }
+            state.set_maintenance(&args.changes).await?
+        }
     };
     let named = settings.named();
     if session.is_table() {

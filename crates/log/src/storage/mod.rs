@@ -91,12 +91,18 @@ impl Storage {
                     let (root, label) = cloud::open(service, uri, &options())?;
                     Ok(Self { root: root.clone(), label, local: None, guard: Some(root) })
                 }
-                None => Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!(
-                        "there is no store for {scheme}://; use a folder, file://, memory://, s3://, az:// or gs://"
-                    ),
-                )),
+                None => Err(unknown(scheme)),
+            },
+        }
+    }
+
+    /// Refuses a URI with a scheme that no store is opened by; looks at nothing else.
+    pub fn check_scheme(uri: &str) -> Result<()> {
+        match uri.split_once("://") {
+            None | Some(("file" | "memory", _)) => Ok(()),
+            Some((scheme, _)) => match cloud::Service::of_scheme(scheme) {
+                Some(_) => Ok(()),
+                None => Err(unknown(scheme)),
             },
         }
     }
@@ -242,4 +248,11 @@ pub fn validate_state_name(name: &str) -> Result<()> {
     Err(Error::invalid(format!(
         "{name:?} can't name a state: use 1 to 128 of a-z A-Z 0-9 _ -, beginning with a letter or digit"
     )))
+}
+
+fn unknown(scheme: &str) -> Error {
+    let text = format!(
+        "there is no store for {scheme}://; use a folder, file://, memory://, s3://, az:// or gs://"
+    );
+    Error::new(ErrorKind::Unsupported, text)
 }
