@@ -4,29 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, DELETE, DataFile, EncodedParts, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK,
-    TAG_SORTED, TIER, Table, encode_parquet_parts, statistics_of,
+    Action, DELETE, EncodedParts, Error, FileAdd, Log, Result, STATE_VALUE, TAG_CHECK, TAG_SORTED,
+    TIER, Table, encode_parquet_parts, statistics_of,
 };
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 
-use crate::fold::{BatchStream, FoldSettings};
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
     TAG_HASH, TAG_LEAST_TOMBSTONE, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME,
-    TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES, rows_of,
+    TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES,
 };
 use crate::thread::OwnThread;
 
-/// Rows of one snapshot file at most, unless set otherwise.
-pub const FILE_ROWS: usize = 262_144;
-/// Decoded bytes of one file at most, before it is written; a single batch may exceed it.
-const FILE_BYTES: usize = 64 * 1024 * 1024;
-/// Of a small budget, the share that one file's decoded rows may take: two are under way at the same time.
-const FILE_SHARE: usize = 8;
-/// Smaller files would be all overhead.
-const MIN_FILE_BYTES: usize = 1024 * 1024;
 /// A least key up to this length stands whole in the statistics.
 const MAX_PLAIN_MIN_KEY: usize = 256;
 /// Files that are encoded and uploaded at the same time.
@@ -113,54 +104,6 @@ impl FileWriter {
 /// The actions that make files part of the table.
 pub(crate) fn add_actions(files: Vec<FileAdd>) -> impl Iterator<Item = Action> {
     files.into_iter().map(|file| Action::Add(Arc::new(file)))
-}
-
-/// Rows of a file that comes to about `target` bytes, going by the largest one that there is; never more than the process puts into one.
-pub(crate) fn rows_for<'a>(
-    target: Option<u64>,
-    most: usize,
-    files: impl Iterator<Item = &'a Arc<DataFile>>,
-) -> usize {
-    let largest = files.max_by_key(|file| rows_of(file));
-    let Some((target, largest)) = target.zip(largest) else { return most };
-    let rows =
-        u128::from(target) * u128::from(rows_of(largest)) / u128::from(largest.add.size.max(1));
-    usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, most.max(1))
-}
-
-/// Cuts a sorted stream of winners into what one file holds, by rows, and by bytes within a share of the fold's budget.
-pub(crate) fn chunks(
-    rows: BatchStream,
-    file_rows: usize,
-    fold: &FoldSettings,
-) -> impl Stream<Item = Result<Vec<RecordBatch>>> + use<> {
-    let file_bytes = (fold.memory_budget_bytes / FILE_SHARE).clamp(MIN_FILE_BYTES, FILE_BYTES);
-    futures::stream::try_unfold(
-        (rows, None::<RecordBatch>),
-        move |(mut rows, mut left)| async move {
-            let (mut batches, mut count, mut bytes) = (Vec::new(), 0, 0);
-            loop {
-                let next = match left.take() {
-                    Some(batch) => Some(batch),
-                    None => rows.try_next().await?,
-                };
-                let Some(mut batch) = next else { break };
-                let room = file_rows - count;
-                if batch.num_rows() > room {
-                    left = Some(batch.slice(room, batch.num_rows() - room));
-                    batch = batch.slice(0, room);
-                }
-                count += batch.num_rows();
-                // A slice shares its buffers; its share of them is what counts.
-                bytes += batch.get_array_memory_size();
-                batches.push(batch);
-                if count >= file_rows || bytes >= file_bytes {
-                    break;
-                }
-            }
-            Ok((!batches.is_empty()).then_some((batches, (rows, left))))
-        },
-    )
 }
 
 struct Encoded {

@@ -3,7 +3,7 @@
 use alluvium_log::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::files::FILE_ROWS;
+use crate::bounds::FILE_ROWS;
 use crate::maintain::COMPACTED_FILE_ROWS;
 use crate::materialize::{LOOKUP_ROWS, SMALL_STATE_ROWS};
 
@@ -13,11 +13,11 @@ use crate::materialize::{LOOKUP_ROWS, SMALL_STATE_ROWS};
 pub struct LayoutSettings {
     /// A state with no more rows than this is kept as base only: [`SMALL_STATE_ROWS`].
     pub small_state_rows: u64,
-    /// Rows of one snapshot file at most: [`FILE_ROWS`]. Fewer make smaller merges and more files.
+    /// Rows of one snapshot file: [`FILE_ROWS`]; up to half as many again where little would be left for the next. Fewer make smaller merges and more files.
     pub file_rows: usize,
     /// Changes up to this many are checked against the snapshot before anything is written: [`LOOKUP_ROWS`].
     pub lookup_rows: u64,
-    /// Rows of one file of a compacted day of the log at most: [`COMPACTED_FILE_ROWS`].
+    /// The same of a compacted day of the log: [`COMPACTED_FILE_ROWS`].
     pub compacted_file_rows: usize,
 }
 

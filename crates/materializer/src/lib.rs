@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod bounds;
 mod effect;
 mod erase;
 mod files;
@@ -53,9 +54,9 @@ mod thread;
 mod tombstones;
 mod verify;
 
+pub use bounds::FILE_ROWS;
 pub use effect::rank;
 pub use erase::{EraseOptions, EraseReceipt, ErasedFile, MAX_KEYS, PendingFile, erase};
-pub use files::FILE_ROWS;
 pub use fold::{
     BatchStream, FoldInput, FoldSettings, Ranking, SortedInput, fold, fold_batches, merge,
     merge_partly,

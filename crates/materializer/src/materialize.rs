@@ -1,36 +1,31 @@
 //! Folding the tail of the log into the snapshot: work by what changed, progress and data in one commit.
 
+mod plan;
 mod report;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::bounds::are_scattered;
+use crate::files::add_actions;
+use crate::fold::Ranking;
+use crate::inputs::{check_not_ahead, whole_value};
+use crate::snapshot::{
+    CHECK_APP_ID, FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, Snapshot,
+    SnapshotState, snapshot_path, table_schema,
+};
+use crate::tombstones::Forgetting;
 use alluvium_log::{
     Action, Attempt, DataFile, ERASE_APP_ID, Error, ErrorKind, Expired, FLOOR_APP_ID, FileAdd,
     Floor, Log, Outcome, ReadSpec, Result, RowFilter, StateDefinition, Table, TableState,
 };
-use futures::{StreamExt, TryStreamExt, stream};
-
-use crate::effect::{drop_ineffective, may_be_late};
-use crate::files::{FileWriter, add_actions, chunks, rows_for};
-use crate::fold::{BatchStream, FoldInput, Ranking, SortedInput, fold, merge};
-use crate::inputs::{
-    beside_fold_bytes, check_not_ahead, file_inputs, stream_in_windows, whole_value, window_rows,
-};
-use crate::ranges::{Ranges, merge_ranges};
-use crate::snapshot::{
-    BASE, CHECK_APP_ID, FORGOTTEN_TIME_APP_ID, FORGOTTEN_VERSION_APP_ID, MATERIALIZER_APP_ID, RUN,
-    Snapshot, SnapshotState, rows_of, snapshot_file_schema, snapshot_path, table_schema,
-};
-use crate::tombstones::Forgetting;
+use plan::{bounds_of, plan_increment, plan_join, plan_rebuild, tail_rows};
 pub use report::{Change, MaterializeOptions, MaterializeReport};
 
 /// A state with no more rows than this is kept as base only.
 pub const SMALL_STATE_ROWS: u64 = 65_536;
 /// Runs are merged into the base when their rows exceed the base's divided by this.
 pub const BASE_PER_RUN_ROWS: u64 = 5;
-/// A new run takes in the existing ones with up to this many times its rows, so that their sizes grow geometrically.
-const RUN_GROWTH: u64 = 4;
 /// Changes up to this many are checked against the snapshot before anything is written.
 pub const LOOKUP_ROWS: u64 = 16_384;
 /// How often a materialization starts over when another process was faster.
@@ -151,7 +146,8 @@ async fn attempt(
     let forgetting = floor
         .filter(|floor| rebuild || has_to_forget(&before, &tail, *floor))
         .map(|floor| Forgetting::below(floor.time));
-    if tail.is_empty() && !rebuild && forgetting.is_none() {
+    let is_idle = tail.is_empty() && !rebuild && forgetting.is_none();
+    if is_idle && !are_scattered(before.base(), &bounds_of(log, &before, &[], options)?) {
         return Ok(Some(up_to_date(&before, from, to, started)));
     }
     let table = snapshot.table_or_create(&definition).await?;
@@ -186,10 +182,10 @@ async fn attempt(
         forgetting,
         started,
     };
-    let plan = if rebuild {
-        plan_rebuild(log, &work, options).await?
-    } else {
-        plan_increment(log, &work, options).await?
+    let plan = match (rebuild, is_idle) {
+        (true, _) => plan_rebuild(log, &work, options).await?,
+        (false, true) => plan_join(log, &work, options).await?,
+        (false, false) => plan_increment(log, &work, options).await?,
     };
     commit(&work, plan).await
 }
@@ -217,10 +213,6 @@ fn has_to_forget(before: &SnapshotState, tail: &[Arc<DataFile>], floor: Floor) -
     let in_tail = || tail.iter().any(|file| floor.may_exceed(file));
     before.least_tombstone().is_some_and(|least| least <= floor.time)
         || before.floor() < Some(floor.time) && in_tail()
-}
-
-fn tail_rows(work: &Work) -> u64 {
-    work.tail.iter().map(|file| rows_of(file)).sum()
 }
 
 /// The snapshot that the fold goes on from: the one that there is; where it is made anew none at all, or once days of the log have
@@ -252,119 +244,12 @@ pub(crate) fn lost_rows(snapshot: &Snapshot, expired: i64) -> Error {
     ))
 }
 
-fn tail_inputs(log: &Log, work: &Work, options: &MaterializeOptions) -> Vec<FoldInput> {
-    file_inputs(log.table(), &work.tail, &work.spec, &options.footers, &options.fold)
-}
-
-async fn fold_tail(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<BatchStream> {
-    let inputs = tail_inputs(log, work, options);
-    fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await
-}
-
-fn writer(log: &Log, work: &Work, tier: &'static str) -> FileWriter {
-    FileWriter {
-        table: work.table.clone(),
-        log: log.clone(),
-        schema: snapshot_file_schema(&work.definition.stored_fields()),
-        tier,
-        log_commit: work.to,
-        run_id: format!("{:020}-{:016x}", work.to, alluvium_log::random::<u64>()),
-    }
-}
-
-async fn plan_rebuild(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
-    let mut inputs = tail_inputs(log, work, options);
-    if let Some((table, _)) = work.base.table() {
-        let files: Vec<Arc<DataFile>> = work.base.files().cloned().collect();
-        let spec = work.spec_of_all();
-        inputs.extend(file_inputs(table, &files, &spec, &options.footers, &options.fold));
-    }
-    let winners = fold(work.ranking.clone(), work.spec.schema(), inputs, &options.fold).await?;
-    let winners = Forgetting::of_some(work.forgetting.as_ref(), winners);
-    let added = writer(log, work, BASE)
-        .write(chunks(winners, work.file_rows(options)?, &options.fold))
-        .await?;
-    Ok(Plan {
-        change: Change::Rebuilt,
-        added,
-        removed: work.before.files().cloned().collect(),
-        stale_keys: None,
-    })
-}
-
-async fn plan_increment(log: &Log, work: &Work, options: &MaterializeOptions) -> Result<Plan> {
-    let count = tail_rows(work);
-    let mut winners = fold_tail(log, work, options).await?;
-    let mut stale_keys = None;
-    if !may_be_late(&work.tail, &work.before, work.definition.order_by) {
-        stale_keys = Some(0);
-    } else if count <= options.layout.lookup_rows {
-        let batches: Vec<_> = winners.try_collect().await?;
-        let (kept, stale) =
-            drop_ineffective(batches, &work.before, &work.definition, &work.ranking, options)
-                .await?;
-        if kept.is_empty() && work.forgetting.is_none() {
-            return Ok(Plan {
-                change: Change::ProgressOnly,
-                added: Vec::new(),
-                removed: Vec::new(),
-                stale_keys: Some(stale),
-            });
-        }
-        stale_keys = Some(stale);
-        winners = stream::iter(kept.into_iter().map(Ok)).boxed();
-    }
-    let base = work.before.base();
-    let runs = work.before.runs();
-    let base_rows: u64 = base.iter().map(|file| rows_of(file)).sum();
-    let run_rows: u64 = runs.iter().map(|file| rows_of(file)).sum();
-    let is_small = base_rows + run_rows + count <= options.layout.small_state_rows;
-    // A tombstone goes only where all rows of its key come together.
-    let is_all = is_small || work.forgetting.is_some();
-    if is_all || (run_rows + count).saturating_mul(BASE_PER_RUN_ROWS) > base_rows {
-        let changes = with_runs(work, winners, &runs, options);
-        let ranges = Ranges::new(
-            work.table.clone(),
-            base,
-            work.spec_of_all(),
-            changes,
-            &options.fold,
-            options.footers.clone(),
-        )
-        .forgetting(work.forgetting.clone());
-        let ranking = work.ranking.clone();
-        let merged = merge_ranges(&ranges, ranking, &options.fold, work.file_rows(options)?);
-        let added = writer(log, work, BASE).write(merged).await?;
-        let mut removed = ranges.touched();
-        removed.extend(runs);
-        return Ok(Plan { change: Change::Merged, added, removed, stale_keys });
-    }
-    let taken = runs_to_take(runs, count);
-    let run = with_runs(work, winners, &taken, options);
-    let added =
-        writer(log, work, RUN).write(chunks(run, work.file_rows(options)?, &options.fold)).await?;
-    Ok(Plan { change: Change::Run, added, removed: taken, stale_keys })
-}
-
 impl Work {
-    /// What to read of snapshot files: every row.
-    fn spec_of_all(&self) -> ReadSpec {
-        ReadSpec { payload: self.spec.payload.clone(), filter: RowFilter::default() }
-    }
-
-    /// Rows of one file at most.
-    fn file_rows(&self, options: &MaterializeOptions) -> Result<usize> {
-        let target = self.log.maintenance_settings()?.target_file_bytes;
-        Ok(rows_for(target, options.layout.file_rows, self.before.files().chain(&self.tail)))
-    }
-
     /// Whether every file that the snapshot will have was written just now.
     fn is_all_new(&self, plan: &Plan) -> bool {
         plan.removed.len() == self.before.files().count()
     }
-}
 
-impl Work {
     /// Up to which event time the snapshot is without tombstones, and bounds of all that it was ever made without: as of a point before
     /// one of these it is no base.
     fn notes_of_tombstones(&self) -> Vec<Action> {
@@ -382,38 +267,6 @@ impl Work {
         };
         notes.into_iter().map(note).collect()
     }
-}
-
-/// The winners together with the rows of some runs.
-fn with_runs(
-    work: &Work,
-    winners: BatchStream,
-    runs: &[Arc<DataFile>],
-    options: &MaterializeOptions,
-) -> BatchStream {
-    let spec = work.spec_of_all();
-    let mut inputs = vec![SortedInput::Stream(winners)];
-    let window_rows = window_rows(runs, runs.len(), beside_fold_bytes(&options.fold));
-    inputs.extend(runs.iter().map(|file| {
-        let rows = stream_in_windows(&work.table, file, &spec, window_rows, &options.footers);
-        SortedInput::Stream(rows)
-    }));
-    merge(work.ranking.clone(), spec.schema(), inputs, options.fold.batch_rows)
-}
-
-/// The existing runs that a new run of so many rows takes in: the small ones, smallest first.
-fn runs_to_take(mut runs: Vec<Arc<DataFile>>, new_rows: u64) -> Vec<Arc<DataFile>> {
-    runs.sort_by_key(|file| rows_of(file));
-    let mut rows = new_rows;
-    let mut taken = Vec::new();
-    for run in runs {
-        if rows_of(&run) > rows.saturating_mul(RUN_GROWTH) {
-            break;
-        }
-        rows += rows_of(&run);
-        taken.push(run);
-    }
-    taken
 }
 
 /// Commits a plan if the snapshot is still the one it was made on; `None` when it is not.

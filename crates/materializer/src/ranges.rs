@@ -8,7 +8,7 @@ use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 
-use crate::files::chunks;
+use crate::bounds::{FileBounds, chunks, neighbours};
 use crate::fold::{BatchStream, FoldSettings, Ranking, SortedInput, merge};
 use crate::inputs::{beside_fold_bytes, stream_in_windows, window_rows};
 use crate::snapshot::least_key;
@@ -59,13 +59,17 @@ impl Changes {
 /// The base, and what is to be merged into it.
 pub(crate) struct Ranges {
     table: Arc<Table>,
-    base: Vec<Arc<DataFile>>,
+    /// Files that become one where something changes in them.
+    base: Vec<Vec<Arc<DataFile>>>,
+    bounds: FileBounds,
     spec: ReadSpec,
     /// How many rows of a base file are read at a time.
     window_rows: Option<usize>,
     footers: Arc<FooterCache>,
     changes: Arc<Mutex<Changes>>,
     forgetting: Option<Forgetting>,
+    /// Whether small files become one though nothing changed in them.
+    joins: bool,
     touched: SyncMutex<Vec<Arc<DataFile>>>,
 }
 
@@ -73,16 +77,28 @@ impl Ranges {
     /// `base` in order of keys; `changes` sorted, one row per key.
     pub(crate) fn new(
         table: Arc<Table>,
-        base: Vec<Arc<DataFile>>,
+        (base, bounds): (Vec<Arc<DataFile>>, FileBounds),
         spec: ReadSpec,
         changes: BatchStream,
         fold: &FoldSettings,
         footers: Arc<FooterCache>,
     ) -> Self {
         let window_rows = window_rows(&base, 1, beside_fold_bytes(fold));
+        let base = neighbours(base, &bounds);
         let changes = Arc::new(Mutex::new(Changes { rows: changes, left: None }));
         let touched = SyncMutex::new(Vec::new());
-        Self { table, base, spec, window_rows, footers, changes, forgetting: None, touched }
+        Self {
+            table,
+            base,
+            bounds,
+            spec,
+            window_rows,
+            footers,
+            changes,
+            forgetting: None,
+            joins: false,
+            touched,
+        }
     }
 
     /// The same without some tombstones; base files that hold any count as changed.
@@ -90,9 +106,21 @@ impl Ranges {
         Self { forgetting, ..self }
     }
 
+    /// The same with small files joined, whether something changed in them or not.
+    pub(crate) fn joining(self) -> Self {
+        Self { joins: true, ..self }
+    }
+
+    fn has_to_join(&self, index: usize) -> bool {
+        self.joins && self.base.get(index).is_some_and(|files| files.len() > 1)
+    }
+
     fn has_to_forget(&self, index: usize) -> bool {
         let floor = self.forgetting.as_ref().map(|forgetting| forgetting.floor);
-        self.base.get(index).zip(floor).is_some_and(|(file, floor)| may_hold_below(file, floor))
+        self.base
+            .get(index)
+            .zip(floor)
+            .is_some_and(|(files, floor)| files.iter().any(|file| may_hold_below(file, floor)))
     }
 
     /// The base files whose ranges had changes, once the merge is done.
@@ -117,19 +145,22 @@ impl Ranges {
         ranking: Ranking,
         batch_rows: usize,
     ) -> Result<Option<BatchStream>> {
-        let upper = self.base.get(index + 1).and_then(|file| least_key(file)).map(str::to_owned);
+        let next = self.base.get(index + 1).and_then(|files| files.first());
+        let upper = next.and_then(|file| least_key(file)).map(str::to_owned);
         let first = self.changes.lock().await.take_below(upper.as_deref()).await?;
         let mut inputs = Vec::new();
         match first {
             Some(first) => inputs.push(SortedInput::Stream(self.below(first, upper))),
-            None if self.has_to_forget(index) => {}
+            None if self.has_to_forget(index) || self.has_to_join(index) => {}
             None => return Ok(None),
         }
-        if let Some(file) = self.base.get(index) {
-            self.touched.lock().push(file.clone());
-            let rows =
-                stream_in_windows(&self.table, file, &self.spec, self.window_rows, &self.footers);
-            inputs.push(SortedInput::Stream(rows));
+        if let Some(files) = self.base.get(index) {
+            self.touched.lock().extend_from_slice(files);
+            let open = |file: &Arc<DataFile>| {
+                stream_in_windows(&self.table, file, &self.spec, self.window_rows, &self.footers)
+            };
+            let rows: Vec<BatchStream> = files.iter().map(open).collect();
+            inputs.push(SortedInput::Stream(stream::iter(rows).flatten().boxed()));
         }
         let merged = merge(ranking, self.spec.schema(), inputs, batch_rows);
         Ok(Some(Forgetting::of_some(self.forgetting.as_ref(), merged)))
@@ -140,13 +171,11 @@ impl Ranges {
 pub(crate) fn merge_ranges(
     ranges: &Ranges,
     ranking: Ranking,
-    fold: &FoldSettings,
-    file_rows: usize,
+    batch_rows: usize,
 ) -> impl Stream<Item = Result<Vec<RecordBatch>>> {
-    let batch_rows = fold.batch_rows;
     stream::iter(0..ranges.base.len().max(1))
         .then(move |index| ranges.merged(index, ranking.clone(), batch_rows).boxed())
         .try_filter_map(|merged| std::future::ready(Ok(merged)))
-        .map_ok(move |rows| chunks(rows, file_rows, fold))
+        .map_ok(|rows| chunks(rows, ranges.bounds))
         .try_flatten()
 }

@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
-use alluvium::{MaintainStep, ManualClock, OrderBy, Point, RawState};
+use alluvium::{
+    LayoutSettings, MaintainStep, ManualClock, OrderBy, Point, RawState, SnapshotChange,
+    StoreSettings,
+};
 use arrow::array::{RecordBatch, StringArray, StructArray};
+use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Fields};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::support::delta;
-use crate::support::stores::{DAY, Home, START, assert_sound, create, scan_rows, set, value_batch};
+use crate::support::stores::{
+    DAY, Home, START, assert_sound, create, scan_rows, set, settings, value_batch,
+};
 
 const TARGET: u64 = 64 * 1024;
 
@@ -74,8 +80,41 @@ async fn files_have_about_the_size_that_is_set() {
     clock.set(START + 6 * DAY);
     state.maintain(&[MaintainStep::Materialize, MaintainStep::Compact], false).await.unwrap();
     assert_sized("log", &sizes(state.log().state().files()), 4 * TARGET);
+    let small = state.snapshot().state().base().len();
+    set(&state, &[("target_file_size", "default")]).await;
+    let before = scan_rows(&state, Point::LATEST).await;
+    let joined = state.materialize(false).await.unwrap();
+    assert_eq!(joined.change, SnapshotChange::Joined, "{joined:?}");
+    assert!(state.snapshot().state().base().len() < small, "{joined:?}");
+    assert_eq!(state.materialize(false).await.unwrap().change, SnapshotChange::UpToDate);
+    let (whole, schema) = (scan_rows(&state, Point::LATEST).await, before[0].schema());
+    let [before, whole] = [before, whole].map(|rows| concat_batches(&schema, &rows).unwrap());
+    assert_eq!(before, whole);
+    set(&state, &[("target_file_size", "256KiB")]).await;
     let table = delta::open(&home.table("s", "log")).await;
     let properties = table.snapshot().unwrap().metadata().configuration().clone();
     assert_eq!(properties["delta.targetFileSize"], (4 * TARGET).to_string());
+    assert_sound(&state).await;
+}
+
+/// Inserts all over a base of full files, again and again: as many files as the rows need, give or take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_grows_everywhere_keeps_files_of_a_size() {
+    let home = Home::new();
+    let layout = LayoutSettings { file_rows: 500, ..LayoutSettings::default() };
+    let store = home.open_with(StoreSettings { layout, ..settings() }).await;
+    let state = create(&store, "s", &fields(), OrderBy::Version).await;
+    let mut rng = StdRng::seed_from_u64(2);
+    state.append(&changes(&mut rng, 10_000, 0)).await.unwrap();
+    state.materialize(false).await.unwrap();
+    for round in 1..=60 {
+        state.append(&changes(&mut rng, 100, 100_000 * round)).await.unwrap();
+        state.materialize(false).await.unwrap();
+    }
+    let snapshot = state.snapshot().state();
+    let rows: Vec<u64> = snapshot.base().iter().map(|file| file.stats.rows.unwrap()).collect();
+    let all: u64 = rows.iter().sum();
+    assert!(rows.len() as u64 <= 2 * all / 500, "{} files of {all} rows: {rows:?}", rows.len());
+    assert!(rows.iter().all(|rows| *rows <= 750), "{rows:?}");
     assert_sound(&state).await;
 }

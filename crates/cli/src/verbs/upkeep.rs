@@ -121,6 +121,7 @@ fn tell_materialized(state: &str, done: &MaterializeReport) -> String {
         }
         SnapshotChange::ProgressOnly => format!("{state}: {folded}: no value changed, {took}"),
         SnapshotChange::Run => format!("{state}: {folded}: {wrote} beside the base, {took}"),
+        SnapshotChange::Joined => format!("{state}: small files joined: {wrote}, {took}"),
         SnapshotChange::Merged => format!("{state}: {folded}: {wrote}, {took}"),
         SnapshotChange::Rebuilt => {
             format!(

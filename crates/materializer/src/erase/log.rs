@@ -15,7 +15,8 @@ use futures::TryStreamExt;
 use parking_lot::Mutex;
 
 use super::{EraseReceipt, ErasedFile, MAX_ATTEMPTS, Rewritten, Work, check_count};
-use crate::files::{Encoders, chunks};
+use crate::bounds::{FileBounds, chunks};
+use crate::files::Encoders;
 use crate::fold::sort_all;
 use crate::inputs::file_stream;
 use crate::maintain::compact::{Encoded, encode, payload};
@@ -80,7 +81,7 @@ impl Work<'_> {
         let schema = log_schema(&definition.stored_fields());
         let folder = file.add.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let encoders = Encoders::default();
-        let mut files = std::pin::pin!(chunks(rows, usize::MAX, &options.fold));
+        let mut files = std::pin::pin!(chunks(rows, FileBounds::new(usize::MAX, &options.fold)));
         let mut added: Vec<FileAdd> = Vec::new();
         while let Some(batches) = files.try_next().await? {
             let (schema, part) = (schema.clone(), added.len());

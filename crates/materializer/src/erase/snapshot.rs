@@ -13,7 +13,8 @@ use alluvium_log::{
 use parking_lot::Mutex;
 
 use super::{EraseReceipt, ErasedFile, MAX_ATTEMPTS, Rewritten, Work, check_count};
-use crate::files::{FileWriter, add_actions, chunks};
+use crate::bounds::{FileBounds, chunks};
+use crate::files::{FileWriter, add_actions};
 use crate::inputs::{file_stream, whole_value};
 use crate::materialize::{MaterializeOptions, materialize};
 use crate::snapshot::{BASE, RUN, TAG_LOG_COMMIT, is_base, snapshot_file_schema};
@@ -130,7 +131,8 @@ impl Work<'_> {
             log_commit,
             run_id: format!("{log_commit:020}-{:016x}", random::<u64>()),
         };
-        let mut added = writer.write(chunks(rows, usize::MAX, &options.fold)).await?;
+        let mut added =
+            writer.write(chunks(rows, FileBounds::new(usize::MAX, &options.fold))).await?;
         added.iter_mut().for_each(|file| file.data_change = false);
         let counts = *counts.lock();
         check_count(file, counts)?;

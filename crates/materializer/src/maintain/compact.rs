@@ -24,11 +24,12 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{DayPlan, Rules, Run, plan};
-use crate::files::{Encoders, WRITE_CONCURRENCY, chunks, rows_for};
+use crate::bounds::{FileBounds, chunks};
+use crate::files::{Encoders, WRITE_CONCURRENCY};
 use crate::fold::{BatchStream, FoldSettings, distinct, merge_all, sort_all};
 use crate::inputs::{stream_in_windows, window_rows};
 
-/// Rows of one file of a compacted day at most, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
+/// Rows of one file of a compacted day, about, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
 pub const COMPACTED_FILE_ROWS: usize = 1_048_576;
 /// Merges of one day in one run of the job at most: each takes in what fits into memory at once.
 const MAX_PASSES: usize = 1_000;
@@ -183,7 +184,11 @@ pub(super) async fn merge_day(
     let writer = RunWriter {
         log,
         table,
-        file_rows: rows_for(target, options.file_rows, state.files()),
+        bounds: FileBounds::new(options.file_rows, &options.fold).aimed(
+            target,
+            &options.fold,
+            state.files(),
+        ),
         day: &day.day,
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
         run: format!("{:016x}", alluvium_log::random::<u64>()),
@@ -196,7 +201,7 @@ pub(super) async fn merge_day(
         rows = distinct(rows, schema, doubled.clone());
     }
     let mut added = Vec::new();
-    let written = writer.write(rows, options, &mut added).await;
+    let written = writer.write(rows, &mut added).await;
     let expected: u64 = day.runs.iter().map(|run| run.rows).sum();
     let complete = match written.map(|rows| rows + doubled.load(Ordering::Relaxed)) {
         Ok(rows) if rows == expected => Ok(()),
@@ -290,26 +295,18 @@ struct RunWriter<'a> {
     day: &'a str,
     schema: SchemaRef,
     run: String,
-    file_rows: usize,
+    bounds: FileBounds,
 }
 
 impl RunWriter<'_> {
     /// Writes all rows; the files are noted in `added` as they come, also if a later one fails.
-    async fn write(
-        &self,
-        rows: BatchStream,
-        options: &CompactOptions,
-        added: &mut Vec<FileAdd>,
-    ) -> Result<u64> {
+    async fn write(&self, rows: BatchStream, added: &mut Vec<FileAdd>) -> Result<u64> {
         let encoders = &Encoders::default();
         let write = |(part, chunk): (usize, Result<Vec<RecordBatch>>)| {
             async move { self.write_file(chunk?, part, encoders).await }.boxed()
         };
-        let mut files = chunks(rows, self.file_rows, &options.fold)
-            .enumerate()
-            .map(write)
-            .buffered(WRITE_CONCURRENCY)
-            .boxed();
+        let mut files =
+            chunks(rows, self.bounds).enumerate().map(write).buffered(WRITE_CONCURRENCY).boxed();
         let mut rows = 0;
         while let Some((file, count)) = files.try_next().await? {
             rows += count;
