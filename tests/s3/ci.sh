@@ -109,6 +109,7 @@ tests=(
   model::a_state_ordered_by model::a_state_by_version_in_tiny model::a_state_by_event_time_whose_log_expires
   cases::concurrency cases::embedded cases::leader cases::recovery
   cases::leases::lea_10 cases::leases::what_is_held cases::erase cases::forks
+  cases::archive::arc_01 cases::file_size
 )
 left_out=(con_01 con_02 con_03 con_06 con_09 con_10 emb_07 rec_02 rec_04 rec_05 rec_06
   goes_on_beside_a_state_that_fails is_replaced_under_a_long_job
@@ -117,6 +118,7 @@ left_out=(con_01 con_02 con_03 con_06 con_09 con_10 emb_07 rec_02 rec_04 rec_05 
   while_an_erase_writes_over
   forks::archive forks::faults forks::program forks::shared nothing_is_copied a_dropped_fork_is_gone a_fork_that_is_not_whole
   an_erase_beside_a_fork promoting_killed what_others_change that_begins_with_a_checkpoint
+  files_have_about_the_size # looks at the table by delta-rs
   # Of many days: minutes on a bucket.
   a_fork_is_what_its_parent a_fork_of_a_log_whose_days the_parent_becomes_what a_fork_that_outlives)
 skips=()
