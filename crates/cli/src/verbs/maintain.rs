@@ -183,13 +183,15 @@ fn tell(done: &MaintainReport) -> String {
     for step in &done.steps {
         let told = match &step.failed {
             None => tell_step(&step.outcome),
-            Some(error) if step.step == MaintainStep::Archive => format!("failed: {error}"),
+            Some(error) if step.step == MaintainStep::Archive || step.is_unfinished() => {
+                format!("failed: {}", error.message)
+            }
             Some(_) => format!("{}; the archive can't be reached", tell_step(&step.outcome)),
         };
         text.push_str(&format!("  {:<12}{told}\n", step.step.name()));
     }
-    for step in &done.left_out {
-        text.push_str(&format!("  {:<12}not begun\n", step.name()));
+    for left in &done.left_out {
+        text.push_str(&format!("  {:<12}not begun: {}\n", left.step.name(), left.reason));
     }
     text.push_str(&format!(
         "  readable    versions {} to {} of the log",
@@ -266,6 +268,7 @@ fn tell_expired(done: &ExpireReport) -> String {
 
 fn tell_step(outcome: &StepOutcome) -> String {
     match outcome {
+        StepOutcome::Unfinished => "not done".to_owned(),
         StepOutcome::Materialized(done) => format!(
             "{} folded, {} written, up to commit {}",
             counted(done.rows_folded, "row"),

@@ -2,7 +2,8 @@
 
 use alluvium_log::{Result, RowFilter};
 
-use super::job::{MaintainOptions, StepOutcome};
+use super::job::MaintainOptions;
+use super::report::StepOutcome;
 use crate::materialize::{MaterializeOptions, materialize};
 use crate::snapshot::Snapshot;
 

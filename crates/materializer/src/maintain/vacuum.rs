@@ -8,7 +8,8 @@ use alluvium_log::{
     VacuumOptions, VacuumReport, archive_path,
 };
 
-use super::job::{MaintainOptions, StepOutcome};
+use super::job::MaintainOptions;
+use super::report::StepOutcome;
 use crate::snapshot::Snapshot;
 
 /// Carries it out on all tables as of a time; the archive's table is given with how long what it has is in use.
