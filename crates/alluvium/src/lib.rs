@@ -66,7 +66,7 @@ pub use alluvium_materializer::{
     GridReport, Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, LeftOut, LeftOutReason,
     MaintainReport, MaintainStep, MaterializeReport, PendingFile, Readable, ReportedError,
     RetentionReport, Savepoint, SavepointCost, StepOutcome, StepReport, StopSignal,
-    TombstonesReport, VerifyReport, validate_savepoint_name,
+    TombstonesReport, UnreadableVersions, VerifyReport, validate_savepoint_name,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, NamedPoint, Point, Reader, ScanSources, SqlSession, SqlSettings,

@@ -70,8 +70,8 @@ pub use maintain::{
     ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
     FailedSteps, Footprint, Kept, KeptBy, LeaseCost, LeftOut, LeftOutReason, MaintainOptions,
     MaintainReport, MaintainStep, Readable, ReportedError, RetentionReport, SavepointCost,
-    StepOutcome, StepReport, StopSignal, TombstonesReport, archive, compact, compaction_debt,
-    expire, explain_retention, forget_tombstones, maintain, tombstones_to_forget,
+    StepOutcome, StepReport, StopSignal, TombstonesReport, UnreadableVersions, archive, compact,
+    compaction_debt, expire, explain_retention, forget_tombstones, maintain, tombstones_to_forget,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,

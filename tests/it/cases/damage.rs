@@ -5,6 +5,7 @@ mod archive;
 mod harm;
 mod torn;
 mod two;
+mod unreadable;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

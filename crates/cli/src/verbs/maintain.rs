@@ -193,6 +193,9 @@ fn tell(done: &MaintainReport) -> String {
     for left in &done.left_out {
         text.push_str(&format!("  {:<12}not begun: {}\n", left.step.name(), left.reason));
     }
+    for commit in &done.unreadable_commits {
+        text.push_str(&format!("  {}\n", super::retention::tell_unreadable(commit)));
+    }
     text.push_str(&format!(
         "  readable    versions {} to {} of the log",
         done.log_after.oldest_version, done.log_after.version
@@ -274,11 +277,6 @@ fn tell_step(outcome: &StepOutcome) -> String {
             counted(done.rows_folded, "row"),
             counted(done.rows_written, "row"),
             done.to_commit
-        ),
-        StepOutcome::ToMaterialize { commits, rows } => format!(
-            "{} of {} to fold",
-            counted(*rows, "row"),
-            counted(u64::try_from(*commits).unwrap_or(0), "commit")
         ),
         StepOutcome::Compacted(done) if done.files_removed == 0 && !done.gave_way => {
             "nothing to gain".to_owned()

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use alluvium_log::{Error, Expired, LEAST_COMMIT_RETENTION_MS, MaintenanceSettings, Result, Table};
+use alluvium_log::{
+    DEFAULT_FOOTER_CACHE_BYTES, Error, Expired, FooterCache, LEAST_COMMIT_RETENTION_MS,
+    MaintenanceSettings, Result, Table,
+};
 use tracing::Instrument;
 
 use super::archive::archive;
@@ -15,7 +18,7 @@ use super::report::{
 };
 use super::step::MaintainStep;
 use super::stop::StopSignal;
-use super::tombstones::{forget_tombstones, tombstones_to_forget};
+use super::tombstones::forget_tombstones;
 use super::vacuum::{archive_in_use, vacuum};
 use crate::materialize::MaterializeOptions;
 use crate::snapshot::Snapshot;
@@ -45,6 +48,30 @@ pub struct MaintainOptions {
 /// Either error has the report of what was done ([`FailedSteps`]); one that comes before the first step has none.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run, basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
+    match options.dry_run {
+        true => rehearse(snapshot, options).await,
+        false => carry_out_all(snapshot, options).await,
+    }
+}
+
+/// Carries them out on what only seems to be changed: so the report is that of a run, whatever a step makes of those before it.
+async fn rehearse(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
+    let spill_dir = options.materialize.fold.spill_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let place = || format!("maintaining {}, a dry run", snapshot.log().name());
+    snapshot.log().refresh().await?;
+    let (storage, log) =
+        snapshot.log().rehearsal(&spill_dir).await.map_err(|error| error.context(place()))?;
+    let rehearsed = Snapshot::open(&storage, &log).await?;
+    // What is read of files that are gone with the rehearsal is of no use to anybody else.
+    let footers = FooterCache::new(DEFAULT_FOOTER_CACHE_BYTES);
+    let materialize = MaterializeOptions { footers, ..options.materialize.clone() };
+    let options = MaintainOptions { materialize, ..options.clone() };
+    let outcome = carry_out_all(&rehearsed, &options).await;
+    log.close().await;
+    outcome
+}
+
+async fn carry_out_all(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
     let started = Instant::now();
     let log = snapshot.log();
     let settings = log.maintenance_settings()?;
@@ -78,6 +105,7 @@ pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<
         failed = failed.or(error.map(|error| error.context(context())));
     }
     tracing::Span::current().record("commit", log.state().version);
+    report.note_unreadable_commits(&settings);
     if let Err(error) = end(snapshot, &mut report).await {
         report.afterwards_unknown = Some(ReportedError::from(&error));
         let place = format!("maintaining {}, what came of it", log.name());
@@ -107,6 +135,7 @@ async fn begin(snapshot: &Snapshot, options: &MaintainOptions) -> Result<Maintai
         archive: None,
         expired_commit: 0,
         horizon: None,
+        unreadable_commits: Vec::new(),
         steps: Vec::new(),
         left_out: Vec::new(),
         afterwards_unknown: None,
@@ -185,7 +214,6 @@ async fn run(
     let log = snapshot.log().table();
     let state = snapshot.state();
     let table = state.table().map(|(table, _)| table.as_ref());
-    let dry_run = options.dry_run;
     let looks_at_archive =
         matches!(step, MaintainStep::Checkpoint | MaintainStep::Cleanup | MaintainStep::Vacuum);
     let now_ms = snapshot.log().clock().now_ms();
@@ -195,14 +223,9 @@ async fn run(
     };
     match step {
         MaintainStep::Materialize => materialize_step(snapshot, options).await,
-        MaintainStep::Grid => snapshot.keep_grid(dry_run).await.map(StepOutcome::Grid),
+        MaintainStep::Grid => snapshot.keep_grid(false).await.map(StepOutcome::Grid),
         MaintainStep::Tombstones => {
-            let options = &options.materialize;
-            let report = match dry_run {
-                true => tombstones_to_forget(snapshot, &options.fold, &options.footers).await,
-                false => forget_tombstones(snapshot, options).await,
-            };
-            report.map(StepOutcome::Forgot)
+            forget_tombstones(snapshot, &options.materialize).await.map(StepOutcome::Forgot)
         }
         MaintainStep::Compact => {
             let options = compact_options(snapshot, options);
@@ -212,31 +235,27 @@ async fn run(
             Ok(StepOutcome::NotArchived { stays_hot: true })
         }
         MaintainStep::Archive => {
-            if dry_run && settings.hot_days_ms.is_some() {
-                // As a run finds out that moves days.
-                snapshot.log().reach_archive().await?;
-            }
             let merging = compact_options(snapshot, options);
-            archive(snapshot, Some(&merging), dry_run).await.map(StepOutcome::Archived)
+            archive(snapshot, Some(&merging), false).await.map(StepOutcome::Archived)
         }
         MaintainStep::Expire => {
-            expire(snapshot, options.with_archive, dry_run).await.map(StepOutcome::Expired)
+            expire(snapshot, options.with_archive, false).await.map(StepOutcome::Expired)
         }
         MaintainStep::Checkpoint => Ok(StepOutcome::Checkpointed {
-            log_version: checkpoint(log, dry_run).await?,
+            log_version: checkpoint(log).await?,
             snapshot_version: match table {
-                Some(table) => checkpoint(table, dry_run).await?,
+                Some(table) => checkpoint(table).await?,
                 None => None,
             },
             archive_version: match &archive_table {
-                Some((table, _)) => checkpoint(table, dry_run).await?,
+                Some((table, _)) => checkpoint(table).await?,
                 None => None,
             },
         }),
         MaintainStep::Cleanup => Ok(StepOutcome::CleanedUp {
-            log: log.clean_up(settings.commit_retention_ms, dry_run).await?,
+            log: log.clean_up(settings.commit_retention_ms, false).await?,
             snapshot: match table {
-                Some(table) => Some(table.clean_up(settings.commit_retention_ms, dry_run).await?),
+                Some(table) => Some(table.clean_up(settings.commit_retention_ms, false).await?),
                 None => None,
             },
             archive: match &archive_table {
@@ -244,7 +263,7 @@ async fn run(
                     // It begins a moment later than the time that this is as of.
                     let use_ms = use_ms.saturating_add(LEAST_COMMIT_RETENTION_MS);
                     let kept_ms = settings.commit_retention_ms.max(use_ms);
-                    Some(table.clean_up(kept_ms, dry_run).await?)
+                    Some(table.clean_up(kept_ms, false).await?)
                 }
                 None => None,
             },
@@ -263,16 +282,15 @@ fn compact_options(snapshot: &Snapshot, options: &MaintainOptions) -> CompactOpt
         footers: options.materialize.footers.clone(),
         // What isn't folded yet is found faster in small files; without a snapshot every read takes all of the log anyway.
         up_to_commit: state.table().map_or(i64::MAX, |_| state.log_commit()),
-        dry_run: options.dry_run,
+        dry_run: false,
     }
 }
 
 /// Writes a checkpoint if enough has happened since the last one.
-async fn checkpoint(table: &Table, dry_run: bool) -> Result<Option<i64>> {
+async fn checkpoint(table: &Table) -> Result<Option<i64>> {
     if table.commits_since_checkpoint() < CHECKPOINT_MIN_COMMITS {
         return Ok(None);
     }
     let version = table.state().version;
-    let written = dry_run || table.checkpoint().await?;
-    Ok(written.then_some(version))
+    Ok(table.checkpoint().await?.then_some(version))
 }

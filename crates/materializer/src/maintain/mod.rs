@@ -12,6 +12,7 @@ mod retention;
 mod step;
 mod stop;
 mod tombstones;
+mod unreadable;
 mod vacuum;
 
 pub use archive::{ArchiveReport, archive};
@@ -28,3 +29,4 @@ pub use retention::{
 pub use step::MaintainStep;
 pub use stop::StopSignal;
 pub use tombstones::{TombstonesReport, forget_tombstones, tombstones_to_forget};
+pub use unreadable::UnreadableVersions;

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use alluvium_log::{
-    Archived, CleanUpReport, Error, ErrorKind, StagedReport, TableState, VacuumReport,
+    Archived, CleanUpReport, Error, ErrorKind, MaintenanceSettings, StagedReport, TableState,
+    VacuumReport,
 };
 use serde::Serialize;
 
@@ -12,6 +13,7 @@ use super::compact::CompactReport;
 use super::expire::ExpireReport;
 use super::step::MaintainStep;
 use super::tombstones::TombstonesReport;
+use super::unreadable::UnreadableVersions;
 use crate::materialize::MaterializeReport;
 use crate::snapshot::{GridReport, Horizon};
 
@@ -21,13 +23,6 @@ use crate::snapshot::{GridReport, Horizon};
 pub enum StepOutcome {
     /// The log was folded into the snapshot.
     Materialized(MaterializeReport),
-    /// The log would be folded into the snapshot.
-    ToMaterialize {
-        /// Commits that the snapshot doesn't fold yet.
-        commits: i64,
-        /// Their rows.
-        rows: u64,
-    },
     /// Snapshots were kept for the grid, and let go of.
     Grid(GridReport),
     /// Deleted keys were forgotten.
@@ -184,7 +179,7 @@ impl ArchiveTotals {
 pub struct MaintainReport {
     /// The state.
     pub state: String,
-    /// Nothing was changed; this is what would have been.
+    /// Nothing was changed; this is what would have been: what is told as done, and the tables afterwards.
     pub dry_run: bool,
     /// The log before.
     pub log_before: Footprint,
@@ -200,6 +195,8 @@ pub struct MaintainReport {
     pub expired_commit: i64,
     /// The earliest points that can be answered; nothing while every point can.
     pub horizon: Option<Horizon>,
+    /// The commits of its tables that the vacuum could not read, while checkpoints stand for them: what they may have named is kept.
+    pub unreadable_commits: Vec<UnreadableVersions>,
     /// The steps, in the order in which they were carried out.
     pub steps: Vec<StepReport>,
     /// The steps that were not begun.
@@ -212,6 +209,18 @@ pub struct MaintainReport {
 }
 
 impl MaintainReport {
+    /// Notes the commits that a vacuum among the steps could not read.
+    pub(super) fn note_unreadable_commits(&mut self, settings: &MaintenanceSettings) {
+        let of_step = |step: &StepReport| match &step.outcome {
+            StepOutcome::Vacuumed { log, snapshot, archive, .. } => {
+                let all = [Some(log), snapshot.as_ref(), archive.as_ref()];
+                UnreadableVersions::of(all.into_iter().flatten(), settings)
+            }
+            _ => Vec::new(),
+        };
+        self.unreadable_commits = self.steps.iter().flat_map(of_step).collect();
+    }
+
     /// Whether every step was carried out, and as a whole.
     pub fn is_complete(&self) -> bool {
         self.left_out.is_empty()
