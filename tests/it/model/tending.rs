@@ -64,8 +64,8 @@ impl World {
     pub(super) async fn maintain(&mut self, handle: usize) {
         let state = self.handles[handle].clone();
         let raised = self.traits.forgets.then(|| self.floors.next(&self.ledger, self.now()));
-        for other in &self.handles {
-            // What is written in the background meanwhile is not in the plan.
+        // What is written in the background meanwhile is not in the plan.
+        for other in self.left.drain(..).chain(self.handles.iter().cloned()) {
             other.log().close().await;
         }
         let (report, error) = dry_then_real(&state, &MaintainStep::ALL, &self.name).await;

@@ -184,7 +184,8 @@ pub(super) async fn merge_day(
         table,
         day: &day.day,
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
-        run: format!("{:016x}", alluvium_log::random::<u64>()),
+        // In the order in which they are made: of runs with as many rows the same ones are merged first, whoever does it.
+        run: format!("{:020}-{:016x}", state.version, alluvium_log::random::<u64>()),
     };
     let mut rows = merged_rows(log, table, state, &day.runs, options).await?;
     let doubled = Arc::new(AtomicU64::new(0));

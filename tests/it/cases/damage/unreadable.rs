@@ -11,8 +11,8 @@ use alluvium::{
 use alluvium_log::{Table, VACUUM_APP_ID};
 use bytes::Bytes;
 use futures::TryStreamExt;
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::cases::program::succeed;
 use crate::support::faults::{FaultyStore, open};

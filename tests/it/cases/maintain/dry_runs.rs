@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering;
 
 use alluvium::{MaintainStep, ManualClock, RawState};
 
-use super::reports::{busy, check_that_all_is_done, opened};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+
+use super::reports::{busy, check_that_all_is_done, listed, opened};
 use crate::support::faults::{FaultyStore, open, open_both};
 use crate::support::reports::{dry_then_real, plain, told};
 use crate::support::stores::{DAY, Home, START, by_time, by_version, n_batch_at, set};
@@ -46,17 +49,20 @@ async fn a_dry_run_of_any_steps_tells_what_the_run_does_and_writes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_fails_where_the_run_does_with_the_same_report() {
     let (built, clock) = busy().await;
-    for (table, version) in [("log", 20), ("snapshot", 12), ("archive", 14)] {
+    for table in ["log", "snapshot", "archive"] {
+        // A commit that a checkpoint stands for.
+        let listed = listed(&built, &format!("s/{table}/_delta_log")).await;
+        let is_checkpoint = |path: &&Path| path.as_ref().ends_with(".checkpoint.parquet");
+        let checkpoint = listed.iter().rfind(is_checkpoint).unwrap().as_ref();
+        let path = Path::from(checkpoint.replace(".checkpoint.parquet", ".json"));
         let objects = built.forked();
-        let path = format!("s/{table}/_delta_log/{version:020}.json");
-        let path = object_store::path::Path::from(path);
-        object_store::ObjectStoreExt::put(objects.as_ref(), &path, "{".into()).await.unwrap();
+        objects.put(&path, "{".into()).await.unwrap();
         let state = opened(&objects, &clock).await;
         dry_then_real(&state, &MaintainStep::ALL, path.as_ref()).await;
     }
     let objects = built.forked();
-    let path = object_store::path::Path::from("s/leases/somebody-1.json");
-    object_store::ObjectStoreExt::put(objects.as_ref(), &path, "{".into()).await.unwrap();
+    let path = Path::from("s/leases/somebody-1.json");
+    objects.put(&path, "{".into()).await.unwrap();
     let state = opened(&objects, &clock).await;
     let (_, error) = dry_then_real(&state, &MaintainStep::ALL, path.as_ref()).await;
     assert!(error.unwrap().contains("step cleanup"));

@@ -164,7 +164,7 @@ pub(super) fn check_that_all_is_done(report: &MaintainReport) {
     }
 }
 
-async fn listed(objects: &Arc<FaultyStore>, folder: &str) -> Vec<Path> {
+pub(super) async fn listed(objects: &Arc<FaultyStore>, folder: &str) -> Vec<Path> {
     let listed: Vec<_> = objects.list(Some(&Path::from(folder))).try_collect().await.unwrap();
     listed.into_iter().map(|meta| meta.location).collect()
 }
