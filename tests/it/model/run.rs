@@ -340,7 +340,12 @@ impl World {
             Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
             Step::Maintain { handle } => self.maintain(handle).await,
             Step::Savepoint { handle } => self.savepoint(handle).await,
-            Step::Wait { days } => held::pass(self, days).await,
+            Step::Wait { days } => {
+                // What is folded in the background is of the time before.
+                self.settle().await;
+                self.note().await;
+                held::pass(self, days).await;
+            }
             Step::Compact { handle } => self.compact(handle).await,
             Step::Restore { handle } => self.restore(handle).await,
             Step::Erase { handle } => self.erase(handle).await,

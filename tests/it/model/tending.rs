@@ -60,14 +60,19 @@ impl World {
         assert_eq!(again.commits, 0, "a second run finds nothing to do: {again:?}");
     }
 
+    /// Waits for what is at work in the background.
+    pub(super) async fn settle(&mut self) {
+        for state in self.left.drain(..).chain(self.handles.iter().cloned()) {
+            state.log().close().await;
+        }
+    }
+
     /// The periodic job, as its dry run tells it; a second run of it at the same time of the clock finds nothing to do.
     pub(super) async fn maintain(&mut self, handle: usize) {
         let state = self.handles[handle].clone();
         let raised = self.traits.forgets.then(|| self.floors.next(&self.ledger, self.now()));
         // What is written in the background meanwhile is not in the plan.
-        for other in self.left.drain(..).chain(self.handles.iter().cloned()) {
-            other.log().close().await;
-        }
+        self.settle().await;
         let (report, error) = dry_then_real(&state, &MaintainStep::ALL, &self.name).await;
         assert_eq!(error, None);
         self.note_floor(&state, raised.flatten(), report.log_after.version);

@@ -6,6 +6,7 @@ use alluvium_log::{
     DEFAULT_FOOTER_CACHE_BYTES, Error, Expired, FooterCache, LEAST_COMMIT_RETENTION_MS,
     MaintenanceSettings, Result, Table,
 };
+use futures::FutureExt;
 use tracing::Instrument;
 
 use super::archive::archive;
@@ -49,8 +50,8 @@ pub struct MaintainOptions {
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), dry_run = options.dry_run, basis = snapshot.log().state().version, commit = tracing::field::Empty), err(level = "debug"))]
 pub async fn maintain(snapshot: &Snapshot, options: &MaintainOptions) -> Result<MaintainReport> {
     match options.dry_run {
-        true => rehearse(snapshot, options).await,
-        false => carry_out_all(snapshot, options).await,
+        true => rehearse(snapshot, options).boxed().await,
+        false => carry_out_all(snapshot, options).boxed().await,
     }
 }
 

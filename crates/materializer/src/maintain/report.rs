@@ -20,6 +20,7 @@ use crate::snapshot::{GridReport, Horizon};
 /// What one step did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "a run has nine of them at most")]
 pub enum StepOutcome {
     /// The log was folded into the snapshot.
     Materialized(MaterializeReport),
