@@ -64,10 +64,10 @@ pub use alluvium_log::{
 pub use alluvium_materializer::{
     ArchiveReport, ArchiveTotals, BatchStream, Change as SnapshotChange, CompactReport, DropReport,
     EraseReceipt, ErasedFile, ExpireReport, FailedSteps, Footprint, ForkOutcome, ForkReport,
-    GridReport, Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, MaintainReport, MaintainStep,
-    MaterializeReport, PendingFile, Readable, RetentionReport, Savepoint, SavepointCost,
-    SnapshotCheck, StepOutcome, StepReport, StopSignal, TombstonesReport, VerifyReport,
-    validate_savepoint_name,
+    GridReport, Horizon, Kept, KeptBy, LayoutSettings, LeaseCost, LeftOut, LeftOutReason,
+    MaintainReport, MaintainStep, MaterializeReport, PendingFile, Readable, ReportedError,
+    RetentionReport, Savepoint, SavepointCost, SnapshotCheck, StepOutcome, StepReport, StopSignal,
+    TombstonesReport, UnreadableVersions, VerifyReport, validate_savepoint_name,
 };
 pub use alluvium_query::{
     Basis, HistoryExpired, Lookup, NamedPoint, Point, Reader, ScanSources, SqlSession, SqlSettings,

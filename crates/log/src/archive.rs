@@ -297,7 +297,8 @@ impl Log {
         if let Some(table) = known.get(&settings.archive) {
             return Ok(Some(table.clone()));
         }
-        if settings.archive.as_deref().is_some_and(is_missing_folder) {
+        let is_by_uri = self.inner.options.archive.is_none();
+        if is_by_uri && settings.archive.as_deref().is_some_and(is_missing_folder) {
             return Ok(None);
         }
         let (storage, path) = (self.archive_storage(settings)?, archive_path(self.name()));
@@ -354,6 +355,27 @@ impl Log {
             (Some(_), Some(given)) => Ok(given.clone()),
             (Some(uri), None) => Storage::open(uri, self.inner.options.durability),
         }
+    }
+
+    /// The same log as if what is written from now on were written, its archive included: what changes goes to temporary folders below
+    /// one of this machine, and nothing of the stores is changed.
+    pub async fn rehearsal(&self, spill_dir: &FsPath) -> Result<(Storage, Self)> {
+        let storage = self.inner.storage.rehearsal(spill_dir)?;
+        let mut options = self.inner.options.clone();
+        let archive = match (self.maintenance_settings()?.archive, &options.archive) {
+            (None, _) => None,
+            (Some(_), Some(given)) => Some(given.clone()),
+            // Opening it would make the folder.
+            (Some(uri), None) if is_missing_folder(&uri) => Some(Storage::empty(&uri)),
+            // What can't be opened is told by who needs it.
+            (Some(uri), None) => Storage::open(&uri, options.durability).ok(),
+        };
+        options.archive = archive.map(|archive| archive.rehearsal(spill_dir)).transpose()?;
+        let log = Self::open(&storage, self.name(), options).await?;
+        let log = log.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no state {} any more", self.name()))
+        })?;
+        Ok((storage, log))
     }
 
     /// Where the archive lies, for messages.

@@ -6,11 +6,14 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use serde::Serialize;
+
 /// A result of this project's libraries.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// How to react to an [`Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The input is wrong: mend the argument or the rows; nothing was written.
@@ -47,6 +50,32 @@ impl ErrorKind {
     /// Whether the same call may succeed when it is simply made again.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Conflict | Self::Storage | Self::Unknown)
+    }
+
+    /// What to do about errors of this kind, where their message names nothing better.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::InvalidInput => {
+                "mend the argument, the setting or the rows that the message names"
+            }
+            Self::NotFound => "look whether what is named is there, and whether its name is right",
+            Self::AlreadyExists => "take another name, or remove what is there",
+            Self::PointUnavailable => "ask for a point that the message names as answerable",
+            Self::Conflict => "run it again; let one process do this work",
+            Self::Fenced => "stop this process: another one has taken over",
+            Self::Unknown => "read again what came of it, then run it again",
+            Self::Corrupt => {
+                "see what else is damaged (verify --deep) and what can be repaired (repair --dry-run); put the file back from a copy where it can't"
+            }
+            Self::IdentityChanged => "reopen the store",
+            Self::LimitExceeded => "give less at once",
+            Self::OutOfMemory => "allow more memory, or more room in spill_dir, and run it again",
+            Self::Unsupported => "use a version of this program, or a feature, that fits the other",
+            Self::Storage => {
+                "see to it that the storage can be reached and written, then run it again"
+            }
+            Self::Internal => "report it with the output of doctor",
+        }
     }
 }
 

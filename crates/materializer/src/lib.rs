@@ -69,14 +69,15 @@ pub use inputs::{file_input, file_stream, file_stream_with, snapshot_inputs, who
 pub use layout::LayoutSettings;
 pub use maintain::{
     ArchiveReport, ArchiveTotals, COMPACTED_FILE_ROWS, CompactOptions, CompactReport, ExpireReport,
-    FailedSteps, Footprint, Kept, KeptBy, LeaseCost, MaintainOptions, MaintainReport, MaintainStep,
-    Readable, RetentionReport, SavepointCost, SnapshotCheck, StepOutcome, StepReport, StopSignal,
-    TombstonesReport, archive, check, compact, compaction_debt, expire, explain_retention,
-    forget_tombstones, maintain, tombstones_to_forget,
+    FailedSteps, Footprint, Kept, KeptBy, LeaseCost, LeftOut, LeftOutReason, MaintainOptions,
+    MaintainReport, MaintainStep, Readable, ReportedError, RetentionReport, SavepointCost,
+    SnapshotCheck, StepOutcome, StepReport, StopSignal, TombstonesReport, UnreadableVersions,
+    archive, check, compact, compaction_debt, expire, explain_retention, forget_tombstones,
+    maintain, tombstones_to_forget,
 };
 pub use materialize::{
     BASE_PER_RUN_ROWS, Change, LOOKUP_ROWS, MaterializeOptions, MaterializeReport,
-    SMALL_STATE_ROWS, materialize,
+    SMALL_STATE_ROWS, join_small_files, materialize,
 };
 pub use snapshot::{
     BASE, BaseBounds, GridReport, Horizon, MATERIALIZER_APP_ID, RUN, Savepoint, Snapshot,

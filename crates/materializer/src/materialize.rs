@@ -146,8 +146,7 @@ async fn attempt(
     let forgetting = floor
         .filter(|floor| rebuild || has_to_forget(&before, &tail, *floor))
         .map(|floor| Forgetting::below(floor.time));
-    let is_idle = tail.is_empty() && !rebuild && forgetting.is_none();
-    if is_idle && !are_scattered(before.base(), &bounds_of(log, &before, &[], options)?) {
+    if tail.is_empty() && !rebuild && forgetting.is_none() {
         return Ok(Some(up_to_date(&before, from, to, started)));
     }
     let table = snapshot.table_or_create(&definition).await?;
@@ -182,12 +181,51 @@ async fn attempt(
         forgetting,
         started,
     };
-    let plan = match (rebuild, is_idle) {
-        (true, _) => plan_rebuild(log, &work, options).await?,
-        (false, true) => plan_join(log, &work, options).await?,
-        (false, false) => plan_increment(log, &work, options).await?,
+    let plan = if rebuild {
+        plan_rebuild(log, &work, options).await?
+    } else {
+        plan_increment(log, &work, options).await?
     };
     commit(&work, plan).await
+}
+
+/// Makes small files of the base one with their neighbours, where a quarter of its files or more is gone by it. No row changes, and
+/// nothing is folded; a snapshot that another process changes meanwhile stays as that made it.
+pub async fn join_small_files(
+    snapshot: &Snapshot,
+    options: &MaterializeOptions,
+) -> Result<MaterializeReport> {
+    let _alone = snapshot.lock_for_rewriting().await;
+    let (started, log) = (Instant::now(), snapshot.log());
+    let before = snapshot.refresh().await?;
+    let commit_of = before.log_commit();
+    let nothing = up_to_date(&before, commit_of, commit_of, started);
+    let Some((table, _)) = before.table().filter(|_| before.is_ours()) else { return Ok(nothing) };
+    if !are_scattered(before.base(), &bounds_of(log, &before, &[], options)?) {
+        return Ok(nothing);
+    }
+    let (definition, now_ms) = (log.definition(), log.clock().now_ms());
+    let _held = snapshot.hold((&log.state(), now_ms), &[(&before, now_ms)]);
+    let work = Work {
+        expected_version: before.version(),
+        spec: ReadSpec { payload: whole_value(&definition), filter: RowFilter::default() },
+        ranking: Ranking::from(definition.order_by),
+        table: table.clone(),
+        base: before.clone(),
+        log: log.clone(),
+        definition,
+        now_ms,
+        before,
+        started,
+        erase: None,
+        tail: Vec::new(),
+        from: commit_of,
+        to: commit_of,
+        floor: None,
+        forgetting: None,
+    };
+    let plan = plan_join(log, &work, options).await?;
+    Ok(commit(&work, plan).await?.unwrap_or(nothing))
 }
 
 fn up_to_date(before: &SnapshotState, from: i64, to: i64, started: Instant) -> MaterializeReport {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use alluvium_log::{Error, ErrorKind, Expired, Result};
+use alluvium_log::{Error, ErrorKind, Expired, Result, UnreadableCommit};
 use alluvium_materializer::{Horizon, Savepoint, SnapshotState};
 
 use crate::basis::Basis;
@@ -25,11 +25,13 @@ pub struct HistoryExpired {
     pub savepoints: Vec<(String, i64)>,
     /// The earlier commits that the grid of snapshots keeps: states can be asked for as of these, too.
     pub grid: Vec<i64>,
+    /// The commits of the snapshot's table that can't be read: no answer can begin with the versions that need them.
+    pub unreadable: Vec<UnreadableCommit>,
 }
 
 impl fmt::Display for HistoryExpired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, question, expired_commit, horizon, savepoints, grid } = self;
+        let Self { state, question, expired_commit, horizon, savepoints, grid, unreadable } = self;
         let bound = |point: Point| point.to_string();
         let mut from = vec![bound(Point::at_commit(horizon.commit))];
         from.extend(horizon.version.map(|version| bound(Point::at_version(version))));
@@ -51,6 +53,15 @@ impl fmt::Display for HistoryExpired {
                 f,
                 "; the grid keeps {} snapshots, of commits {first} to {last}: alluvium savepoint list {state} --grid",
                 grid.len()
+            )?;
+        }
+        for commit in unreadable {
+            write!(
+                f,
+                "; versions {} to {} of the snapshot can't be asked because {} can't be read: put it back from a copy to ask for what they hold",
+                commit.version,
+                commit.whole_from - 1,
+                commit.file
             )?;
         }
         Ok(())
@@ -87,8 +98,23 @@ impl Reader {
             .map(|savepoint| (savepoint.name.clone(), savepoint.log_commit))
             .collect();
         let grid = grid.iter().filter(is_earlier).map(|kept| kept.log_commit).collect();
+        let unreadable = match basis.snapshot.table() {
+            Some((table, _)) => match table.unreadable_commits().await {
+                Ok(found) => found.into_iter().filter(UnreadableCommit::makes_a_hole).collect(),
+                Err(error) => return error,
+            },
+            None => Vec::new(),
+        };
         let state = self.name().to_owned();
-        let cause = HistoryExpired { state, question, expired_commit, horizon, savepoints, grid };
+        let cause = HistoryExpired {
+            state,
+            question,
+            expired_commit,
+            horizon,
+            savepoints,
+            grid,
+            unreadable,
+        };
         Error::new(ErrorKind::PointUnavailable, cause.to_string()).with_source(cause)
     }
 

@@ -17,7 +17,7 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::PointUnavailable`]: the time lies in the future, or before the first commit that is left to tell its time (of those
     /// before `commit_retention` only the rows are left). The error names it, and the nearest savepoint or snapshot of the grid before
-    /// the time.
+    /// the time. [`ErrorKind::Corrupt`]: which commit it was depends on one that can't be read.
     pub async fn commit_known_at(&self, newest: &Arc<TableState>, micros: i64) -> Result<i64> {
         let log = &self.inner.log;
         let time_ms = micros.div_euclid(1_000);
@@ -37,6 +37,11 @@ impl Reader {
         }
         match log.table().version_at(newest, time_ms).await? {
             VersionAt::Version(commit) => Ok(commit),
+            VersionAt::Unreadable { version, .. } => Err(Error::corrupt(format!(
+                "state {}: what was known at {} can't be told: commit {version} ({version:020}.json) of the log can't be read, and tells when it was made; put the file back from a copy, or ask by --commit",
+                self.name(),
+                time_text(micros)
+            ))),
             VersionAt::Before { version: 0, made_ms } => {
                 refused(format!("is nothing: the state was made at {}", text_of(made_ms)))
             }

@@ -6,6 +6,7 @@ mod harm;
 mod snapshot;
 mod torn;
 mod two;
+mod unreadable;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

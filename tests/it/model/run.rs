@@ -39,6 +39,8 @@ pub(crate) struct World {
     /// The state's name.
     pub(crate) name: String,
     pub(crate) handles: Vec<RawState>,
+    /// Handles that were let go of, and may be at work in the background still.
+    pub(crate) left: Vec<RawState>,
     pub(crate) stores: Vec<Store>,
     pub(crate) settings: Vec<StoreSettings>,
     pub(crate) ledger: Ledger,
@@ -159,6 +161,7 @@ impl World {
             home,
             name: STATE.to_owned(),
             handles: Vec::new(),
+            left: Vec::new(),
             stores: Vec::new(),
             settings: Vec::new(),
             ledger: Ledger::new(kind.order_by),
@@ -207,6 +210,7 @@ impl World {
             home: self.home.clone(),
             name: name.to_owned(),
             handles: Vec::new(),
+            left: Vec::new(),
             stores: Vec::new(),
             settings: Vec::new(),
             ledger,
@@ -336,11 +340,17 @@ impl World {
             Step::CleanUp { handle, snapshot } => self.clean_up(handle, snapshot).await,
             Step::Maintain { handle } => self.maintain(handle).await,
             Step::Savepoint { handle } => self.savepoint(handle).await,
-            Step::Wait { days } => held::pass(self, days).await,
+            Step::Wait { days } => {
+                // What is folded in the background is of the time before.
+                self.settle().await;
+                self.note().await;
+                held::pass(self, days).await;
+            }
             Step::Compact { handle } => self.compact(handle).await,
             Step::Restore { handle } => self.restore(handle).await,
             Step::Erase { handle } => self.erase(handle).await,
             Step::Reopen { handle } => {
+                self.left.push(self.handles[handle].clone());
                 self.settings[handle] = handle_settings(&mut self.rng, self.kind);
                 (self.stores[handle], self.handles[handle]) =
                     open(&self.home, &self.settings[handle], &self.clock, &self.name).await;

@@ -3,6 +3,7 @@
 pub(crate) mod answers;
 pub(crate) mod delta;
 pub(crate) mod faults;
+pub(crate) mod reports;
 pub(crate) mod rows;
 pub(crate) mod s3;
 pub(crate) mod search;

@@ -111,7 +111,7 @@ impl Plan {
             match damage.role {
                 FileRole::Commit if !damage.is_needed => self.give_up(
                     damage,
-                    format!("a checkpoint stands for it, so that all answers are as before; versions of the table up to {version} can't be read by their number"),
+                    format!("a checkpoint stands for it, so that all answers are as before; the versions of the table from {version} up to the next checkpoint can't be read by their number, and what was known at its time can't be told, until the file is put back from a copy. What it may have named is kept, and it is cleaned up when it is as old as commit_retention"),
                 ),
                 FileRole::Commit
                     if is_only && Some(version) == newest && version > 0 && folded < version && damage.problem != "it is missing" =>
@@ -172,7 +172,7 @@ impl Plan {
                 }
                 FileRole::Commit => self.give_up(
                     damage,
-                    "a checkpoint stands for it; earlier versions of the snapshot can't be read by their number".to_owned(),
+                    "a checkpoint stands for it; the versions of the snapshot from it up to the next checkpoint are no base of answers, until the file is put back from a copy. What it may have named is kept, and it is cleaned up when it is as old as commit_retention".to_owned(),
                 ),
                 FileRole::Data if has_all_rows => {
                     let is_there = damage.problem != "it is missing";

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use alluvium_log::{Error, ErrorKind, Result};
-use alluvium_materializer::{FailedSteps, Footprint, MaintainReport, MaintainStep, StopSignal};
+use alluvium_materializer::{
+    FailedSteps, Footprint, LeftOut, LeftOutReason, MaintainReport, MaintainStep, ReportedError,
+    StopSignal,
+};
 use rand::Rng;
 use serde::Serialize;
 
@@ -38,8 +41,19 @@ impl Default for MaintainerOptions {
 pub struct FailedState {
     /// The state.
     pub state: String,
+    /// What kind of error it is.
+    pub kind: ErrorKind,
     /// Why.
     pub error: String,
+    /// What to do about errors of this kind.
+    pub remedy: &'static str,
+}
+
+impl FailedState {
+    fn new(state: String, error: &Error) -> Self {
+        let ReportedError { kind, message, remedy } = ReportedError::from(error);
+        Self { state, kind, error: message, remedy }
+    }
 }
 
 /// What one run of the job did.
@@ -51,8 +65,8 @@ pub struct RunReport {
     pub dry_run: bool,
     /// What was done, state by state.
     pub states: Vec<MaintainReport>,
-    /// The states on which it failed; the others were maintained all the same. One whose archive can't be reached is among
-    /// [`RunReport::states`] too: the steps that need nothing of it were done.
+    /// The states on which it failed; the others were maintained all the same. One that failed at a step, or whose archive can't be
+    /// reached, is among [`RunReport::states`] too, with what was done.
     pub failed: Vec<FailedState>,
     /// The states that it did not come to, because it was to stop.
     pub left_out: Vec<String>,
@@ -67,7 +81,9 @@ pub struct RunReport {
 impl RunReport {
     /// Whether something was left out because the run was to stop.
     pub fn is_cut_short(&self) -> bool {
-        !self.left_out.is_empty() || self.states.iter().any(|state| !state.left_out.is_empty())
+        let is_stopped = |left: &LeftOut| left.reason == LeftOutReason::Stopped;
+        !self.left_out.is_empty()
+            || self.states.iter().any(|state| state.left_out.iter().any(is_stopped))
     }
 }
 
@@ -179,7 +195,6 @@ impl Maintainer {
                     run.report.states.push(done);
                 }
                 Err(error) => {
-                    // Steps without their archive failed, and the others did not.
                     if let Some(done) = FailedSteps::report_of(&error) {
                         self.measure(done);
                         run.report.states.push(done.clone());
@@ -190,7 +205,7 @@ impl Maintainer {
                     }
                     ::metrics::counter!(metrics::MAINTAIN_FAILURES, "state" => name.clone())
                         .increment(1);
-                    run.report.failed.push(FailedState { state: name, error: error.to_string() });
+                    run.report.failed.push(FailedState::new(name, &error));
                     run.errors.push(error);
                 }
             }
@@ -201,7 +216,7 @@ impl Maintainer {
             run.report.forks_removed = left.removed;
             run.report.staged_removed = left.staged;
             for (state, error) in left.failed {
-                run.report.failed.push(FailedState { state, error: error.to_string() });
+                run.report.failed.push(FailedState::new(state, &error));
                 run.errors.push(error);
             }
         }

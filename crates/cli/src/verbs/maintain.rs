@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use alluvium::format::format_timestamp;
 use alluvium::{
-    ArchiveReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun, MaintainStep,
-    Maintainer, SnapshotCheck, StepOutcome, Storage, Store, TombstonesReport,
+    ArchiveReport, CompactReport, Error, ExpireReport, MaintainEvent, MaintainReport, MaintainRun,
+    MaintainStep, Maintainer, SnapshotCheck, StepOutcome, Storage, Store, TombstonesReport,
 };
 
 use super::{Outcome, Session, reports};
@@ -183,13 +183,18 @@ fn tell(done: &MaintainReport) -> String {
     for step in &done.steps {
         let told = match &step.failed {
             None => tell_step(&step.outcome),
-            Some(error) if step.step == MaintainStep::Archive => format!("failed: {error}"),
+            Some(error) if step.step == MaintainStep::Archive || step.is_unfinished() => {
+                format!("failed: {}", error.message)
+            }
             Some(_) => format!("{}; the archive can't be reached", tell_step(&step.outcome)),
         };
         text.push_str(&format!("  {:<12}{told}\n", step.step.name()));
     }
-    for step in &done.left_out {
-        text.push_str(&format!("  {:<12}not begun\n", step.name()));
+    for left in &done.left_out {
+        text.push_str(&format!("  {:<12}not begun: {}\n", left.step.name(), left.reason));
+    }
+    for commit in &done.unreadable_commits {
+        text.push_str(&format!("  {}\n", super::retention::tell_unreadable(commit)));
     }
     text.push_str(&format!(
         "  readable    versions {} to {} of the log",
@@ -264,6 +269,29 @@ fn tell_expired(done: &ExpireReport) -> String {
     }
 }
 
+fn tell_compacted(done: &CompactReport) -> String {
+    let joined = match done.snapshot_files_removed {
+        0 => String::new(),
+        removed => format!(
+            "; {} of the snapshot joined into {}",
+            counted(removed, "small file"),
+            thousands(done.snapshot_files_added)
+        ),
+    };
+    let gave_way = if done.gave_way { "; another rewriter is at work" } else { "" };
+    if done.files_removed == 0 {
+        return format!("nothing to gain in the log{joined}{gave_way}");
+    }
+    format!(
+        "{} of {} ({}) merged into {} ({}){joined}{gave_way}",
+        counted(done.files_removed, "file"),
+        counted(done.days.len() as u64, "day"),
+        bytes(done.bytes_before),
+        counted(done.files_added, "file"),
+        bytes(done.bytes_after)
+    )
+}
+
 fn tell_checked(done: &SnapshotCheck) -> String {
     let Some(first) = done.damaged.first() else {
         return match done.bytes_read {
@@ -284,38 +312,15 @@ fn tell_checked(done: &SnapshotCheck) -> String {
 
 fn tell_step(outcome: &StepOutcome) -> String {
     match outcome {
+        StepOutcome::Unfinished => "not done".to_owned(),
         StepOutcome::Materialized(done) => format!(
             "{} folded, {} written, up to commit {}",
             counted(done.rows_folded, "row"),
             counted(done.rows_written, "row"),
             done.to_commit
         ),
-        StepOutcome::ToMaterialize { commits, rows } => format!(
-            "{} of {} to fold",
-            counted(*rows, "row"),
-            counted(u64::try_from(*commits).unwrap_or(0), "commit")
-        ),
         StepOutcome::Checked(done) => tell_checked(done),
-        StepOutcome::Compacted(done) if done.files_removed == 0 && !done.gave_way => {
-            "nothing to gain".to_owned()
-        }
-        StepOutcome::Compacted(done) => {
-            let merged = format!(
-                "{} of {} ({})",
-                counted(done.files_removed, "file"),
-                counted(done.days.len() as u64, "day"),
-                bytes(done.bytes_before)
-            );
-            let gave_way = if done.gave_way { "; another rewriter is at work" } else { "" };
-            match done.files_added {
-                0 => format!("{merged} to merge{gave_way}"),
-                added => format!(
-                    "{merged} merged into {} ({}){gave_way}",
-                    counted(added, "file"),
-                    bytes(done.bytes_after)
-                ),
-            }
-        }
+        StepOutcome::Compacted(done) => tell_compacted(done),
         StepOutcome::Grid(done) => match (done.kept, done.released) {
             (0, 0) => "no snapshots to keep".to_owned(),
             (kept, released) => format!(

@@ -1,7 +1,9 @@
 //! `retention explain`: what is readable, what keeps it, what it costs.
 
 use alluvium::format::format_timestamp;
-use alluvium::{Error, Horizon, Kept, KeptBy, LeaseCost, Point, Readable, RetentionReport};
+use alluvium::{
+    Error, Horizon, Kept, KeptBy, LeaseCost, Point, Readable, RetentionReport, UnreadableVersions,
+};
 
 use super::{Outcome, Session};
 use crate::args::{OutputFormat, RetentionVerb};
@@ -74,6 +76,9 @@ fn tell(report: &RetentionReport) -> String {
         ));
     }
     lines.extend(report.leases.iter().map(|lease| format!("    {}", tell_lease(lease))));
+    lines.extend(
+        report.unreadable_commits.iter().map(|commit| format!("  {}", tell_unreadable(commit))),
+    );
     lines.push("  the next run of maintain".to_owned());
     lines.push(format!(
         "    frees {}: {} and {}",
@@ -121,6 +126,27 @@ fn tell(report: &RetentionReport) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// What a commit that can't be read keeps from being asked, for how long, and what to do.
+pub(super) fn tell_unreadable(found: &UnreadableVersions) -> String {
+    let commit = &found.commit;
+    let versions = match commit.makes_a_hole() {
+        true => format!(
+            "versions {} to {} of its table can't be read, nor what was known at their times, and what they may have is kept",
+            commit.version,
+            commit.whole_from - 1
+        ),
+        false => "what was known at its time can't be told".to_owned(),
+    };
+    let until = found.goes_ms.map_or_else(
+        || "once later commits are as old as commit_retention".to_owned(),
+        |goes_ms| format!("after {}", format_timestamp(goes_ms.saturating_mul(1_000))),
+    );
+    format!(
+        "DAMAGED {} can't be read: {versions}. Put it back from a copy; else it is cleaned up {until}",
+        commit.file
+    )
 }
 
 fn tell_lease(lease: &LeaseCost) -> String {
@@ -188,6 +214,9 @@ fn tell_kept(kept: &Kept, report: &RetentionReport) -> String {
         ),
         KeptBy::Savepoints => "earlier snapshots that only savepoints keep".to_owned(),
         KeptBy::Leases => "earlier versions that only leases of readers keep".to_owned(),
+        KeptBy::UnreadableCommit => {
+            "files that a commit which can't be read may have named".to_owned()
+        }
         KeptBy::OrphanGrace => {
             format!("files that may still be committed, orphan_grace = {}", setting("orphan_grace"))
         }

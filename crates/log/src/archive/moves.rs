@@ -159,7 +159,9 @@ impl Log {
                 left.insert(origin.clone(), file.add.clone());
             }
         }
-        let (left, name) = (&left, format!("{:016x}", crate::random::random::<u64>()));
+        // In the order in which they come: of files with as many rows the same ones are merged first, whoever does it.
+        let name = format!("{:020}-{:016x}", newest.version, crate::random::random::<u64>());
+        let left = &left;
         let files: Vec<_> = work.files.to_vec();
         let copied = stream::iter(files.into_iter().enumerate()).map(|(index, file)| {
             let name = format!("{name}-{index}");

@@ -6,6 +6,7 @@ mod guard;
 mod local;
 mod options;
 mod probe;
+mod rehearsal;
 #[cfg(any(feature = "s3", feature = "azure", feature = "gcs"))]
 mod requests;
 mod scratch;
@@ -44,6 +45,8 @@ pub struct Storage {
     local: Option<Arc<LocalStore>>,
     /// The store again, when it has to be made sure of before it is written to.
     guard: Option<Arc<GuardedStore>>,
+    /// The store that is read in place of being changed, when this is only a rehearsal.
+    rehearses: Option<Arc<Storage>>,
 }
 
 impl Storage {
@@ -89,7 +92,7 @@ impl Storage {
             Some((scheme, _)) => match cloud::Service::of_scheme(scheme) {
                 Some(service) => {
                     let (root, label) = cloud::open(service, uri, &options())?;
-                    Ok(Self { root: root.clone(), label, local: None, guard: Some(root) })
+                    Ok(Self { guard: Some(root.clone()), ..Self::plain(root, label) })
                 }
                 None => Err(unknown(scheme)),
             },
@@ -114,19 +117,40 @@ impl Storage {
         let label = path.display().to_string();
         let root = local_store(&path, durability)
             .map_err(|error| Error::from(error).context(format!("the store {label}")))?;
-        Ok(Self { root: root.clone(), label, local: Some(root), guard: None })
+        Ok(Self { local: Some(root.clone()), ..Self::plain(root, label) })
     }
 
     /// A store over any object store, which must support put-if-absent. It is taken as it is.
     pub fn from_object_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
-        Self { root, label: label.to_owned(), local: None, guard: None }
+        Self::plain(root, label.to_owned())
+    }
+
+    fn plain(root: Arc<dyn ObjectStore>, label: String) -> Self {
+        Self { root, label, local: None, guard: None, rehearses: None }
+    }
+
+    /// The same store as if what is written to it from now on were written: it goes to a temporary folder below another one, and
+    /// nothing of this store is changed.
+    pub fn rehearsal(&self, spill_dir: &std::path::Path) -> Result<Self> {
+        let root = rehearsal::RehearsedStore::over(self.root.clone(), spill_dir);
+        let root = root.map_err(|error| {
+            let place = spill_dir.display();
+            Error::from(error).context(format!("a folder for a dry run can't be made in {place}"))
+        })?;
+        let rehearses = Some(Arc::new(self.clone()));
+        Ok(Self { rehearses, ..Self::plain(Arc::new(root), self.label.clone()) })
+    }
+
+    /// An empty store in memory, as one where nothing was made yet.
+    pub(crate) fn empty(label: &str) -> Self {
+        Self::from_object_store(Arc::new(InMemory::new()), label)
     }
 
     /// A store over an object store across a network, as one that [`Storage::open`] makes of a URI: before the first write
     /// put-if-absent is tried, and a store that doesn't keep it is refused; a lost reply is no failure; large files go in parts.
     pub fn from_remote_store(root: Arc<dyn ObjectStore>, label: &str) -> Self {
         let root = Arc::new(GuardedStore::new(root, guard::guard_for(label)));
-        Self { root: root.clone(), label: label.to_owned(), local: None, guard: Some(root) }
+        Self { guard: Some(root.clone()), ..Self::plain(root, label.to_owned()) }
     }
 
     /// The same store to read, as it was when the log of a state ended with this commit: what lies before a commit that is
@@ -135,13 +159,13 @@ impl Storage {
         let log = Path::from(crate::log::log_path(state));
         let view = view::LogView::new(self.root.clone(), &log, commit);
         let label = format!("{} (up to commit {commit} of {state})", self.label);
-        Self { root: Arc::new(view), label, local: None, guard: None }
+        Self::plain(Arc::new(view), label)
     }
 
     /// The same store to read, as if a table were not there.
     pub fn without_table(&self, table: &str) -> Self {
         let view = view::LogView::new(self.root.clone(), &Path::from(table), -1);
-        Self { root: Arc::new(view), label: self.label.clone(), local: None, guard: None }
+        Self::plain(Arc::new(view), self.label.clone())
     }
 
     /// The object store of the whole store.

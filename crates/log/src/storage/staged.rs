@@ -52,6 +52,9 @@ impl Storage {
         cutoff_ms: i64,
         dry_run: bool,
     ) -> Result<StagedReport> {
+        if let Some(store) = &self.rehearses {
+            return Box::pin(store.remove_staged(below, cutoff_ms, true)).await;
+        }
         let Some(root) = self.local.as_ref().map(|local| local.root().to_owned()) else {
             return Ok(StagedReport::default());
         };

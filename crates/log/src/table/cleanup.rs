@@ -14,7 +14,7 @@ use super::Table;
 use super::listing::{LogFile, LogFileKind, LogListing, Origin};
 use super::load::{commit_time, is_of_log};
 use super::state::TableState;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Commits that are read at the same time to learn their times.
 const READ_CONCURRENCY: usize = 16;
@@ -143,12 +143,24 @@ impl Table {
             listing.commits.iter().copied().filter(|version| *version <= last).collect();
         let mut times = stream::iter(candidates)
             .map(|version| {
-                async move { Ok::<_, Error>((version, self.read_commit(version).await?)) }.boxed()
+                async move {
+                    let commit = match self.read_commit(version).await {
+                        // When it was made is not known: no later than what comes after it.
+                        Err(error) if error.kind() == ErrorKind::Corrupt => None,
+                        commit => Some(commit?),
+                    };
+                    Ok::<_, Error>((version, commit))
+                }
+                .boxed()
             })
             .buffered(READ_CONCURRENCY);
         let (mut kept, mut effective) = (None, i64::MIN);
         let mut reason = "the newest checkpoint is reached".to_owned();
         while let Some((version, commit)) = times.try_next().await? {
+            let Some(commit) = commit else {
+                effective = effective.saturating_add(1);
+                continue;
+            };
             // Times increase with the versions, whatever the clocks of the writers said.
             let given = commit.as_deref().and_then(commit_time).unwrap_or(i64::MIN);
             effective = given.max(effective.saturating_add(1));

@@ -34,7 +34,13 @@ impl Table {
             let next = state.version + 1;
             let (found, is_beyond) =
                 futures::join!(self.read_commit(next), self.is_there(next + 1));
-            let Some(actions) = found? else { break is_beyond? };
+            let found = match found {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    return self.look_over_damage(next, error).await;
+                }
+                found => found?,
+            };
+            let Some(actions) = found else { break is_beyond? };
             state = state.apply(next, &actions).map_err(|e| self.placed(e))?;
         };
         let next = state.version + 1;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Table;
+use super::load::is_of_log;
 use crate::error::{Error, Result};
+use crate::forks::identity_of;
 
 impl Table {
     /// Whether a commit of this number lies in the log, as far as a look costs microseconds; elsewhere holes are found
@@ -33,6 +35,26 @@ impl Table {
                 Ok(())
             }
             _ => Err(self.missing_commit(version)),
+        }
+    }
+
+    /// Goes on past a commit that can't be read, if a checkpoint stands for it.
+    ///
+    /// # Errors
+    /// None does: the error is that of the commit.
+    pub(super) async fn look_over_damage(&self, version: i64, error: Error) -> Result<()> {
+        let before = self.state();
+        match self.load().await {
+            Ok(Some(state))
+                if state.version >= version && identity_of(&state) == identity_of(&before) =>
+            {
+                tracing::warn!(table = %self.label, version, %error, "a commit can't be read: a checkpoint stands for it");
+                self.publish(Arc::new(state)).await?;
+                self.older_transactions.write().clear();
+                Ok(())
+            }
+            Err(other) if !is_of_log(&other) => Err(other),
+            _ => Err(error),
         }
     }
 

@@ -10,6 +10,7 @@ use super::ahead::Ahead;
 use super::delta::{self, Loaded};
 use super::listing::{LogListing, Origin};
 use super::state::TableState;
+use super::walk::Between;
 use super::{Action, Table, VACUUM_APP_ID, commit_path};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -188,7 +189,11 @@ impl Table {
     /// The oldest version that can be read by its number: its commits are there, and its files.
     pub async fn oldest_version(&self) -> Result<i64> {
         let state = self.state();
-        let told = self.list_versions().await?.oldest_readable().unwrap_or(state.version);
+        let listing = self.list_versions().await?;
+        // Others may have written one.
+        let newest_checkpoint = listing.checkpoints.last().copied().unwrap_or(0);
+        self.checkpointed.fetch_max(newest_checkpoint.min(state.version), Ordering::Relaxed);
+        let told = listing.oldest_readable().unwrap_or(state.version);
         Ok(told.max(state.transaction(VACUUM_APP_ID).unwrap_or(0)))
     }
 
@@ -221,7 +226,7 @@ impl Table {
         self.load_from(&origins, version).await
     }
 
-    /// Every version of the table that can be read, oldest first.
+    /// Every version of the table that can be made, oldest first; those that need a commit which can't be read are left out.
     ///
     /// The states share what they have in common, so that many of them cost little more than one.
     pub async fn states(&self) -> Result<Vec<Arc<TableState>>> {
@@ -251,7 +256,7 @@ impl Table {
     ) -> Result<Vec<Arc<TableState>>> {
         let mut origins = listing.origins(newest);
         while let Some(origin) = origins.pop() {
-            match self.states_from(origin, newest).await {
+            match self.states_from(listing, origin, newest).await {
                 Ok(states) => return Ok(states),
                 // A younger checkpoint may be whole, or this one is being cleaned up. A storage that failed says neither, and
                 // fewer versions than there are would be taken for all.
@@ -264,9 +269,14 @@ impl Table {
         Ok(vec![self.state()])
     }
 
-    async fn states_from(&self, origin: Origin, newest: i64) -> Result<Vec<Arc<TableState>>> {
+    async fn states_from(
+        &self,
+        listing: &LogListing,
+        origin: Origin,
+        newest: i64,
+    ) -> Result<Vec<Arc<TableState>>> {
         let mut states: Vec<Arc<TableState>> = Vec::new();
-        let mut state = match origin {
+        let oldest = match origin {
             Origin::First => TableState::empty(),
             Origin::Checkpoint(at) => {
                 let state = self.load_origin(origin, at).await?;
@@ -274,11 +284,18 @@ impl Table {
                 state
             }
         };
-        let mut commits = self.commits(state.version + 1, newest);
-        while let Some((version, actions)) = commits.try_next().await? {
-            state = state.apply(version, &actions).map_err(|e| self.placed(e))?;
-            states.push(Arc::new(state.clone()));
-        }
+        self.walk(listing, oldest, newest, |_, after, between| {
+            if let Between::Hole(hole) = between {
+                for commit in &hole.unreadable {
+                    tracing::warn!(table = %self.label, file = commit.file, whole_from = commit.whole_from, problem = commit.problem, "a commit can't be read: the versions up to the next checkpoint can't be made");
+                }
+            }
+            if states.last().is_some_and(|last| last.version == after.version) {
+                states.pop();
+            }
+            states.push(Arc::new(after.clone()));
+        })
+        .await?;
         Ok(states)
     }
 

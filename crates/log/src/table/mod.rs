@@ -25,6 +25,7 @@ mod redact;
 mod state;
 mod vacuum;
 mod version_at;
+mod walk;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub use model::{
 pub use state::TableState;
 pub use vacuum::{Pins, Stray, VACUUM_APP_ID, VacuumOptions, VacuumReport};
 pub use version_at::VersionAt;
+pub use walk::UnreadableCommit;
 
 /// What a commit's closure decides on the state before it.
 #[derive(Debug)]

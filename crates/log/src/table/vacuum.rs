@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::listing::{LogListing, Origin};
 use super::load::MAX_LOADS;
 use super::state::TableState;
+use super::walk::{Between, UnreadableCommit};
 use super::{Action, Attempt, FileAdd, Table};
 use crate::checksum::TAG_CHECK;
 use crate::error::{Error, Result};
@@ -79,9 +80,15 @@ pub struct VacuumReport {
     pub kept_orphans: Vec<String>,
     /// The paths of the files that only leases of readers keep.
     pub held: Vec<String>,
+    /// The paths of the files that are kept because a commit that can't be read may have named them.
+    pub doubtful: Vec<String>,
+    /// The commits that can't be read, while checkpoints stand for them. What any of them may have named stays for as long as its versions
+    /// are kept.
+    pub unreadable: Vec<UnreadableCommit>,
 }
 
 /// Which files the versions of a table have.
+#[derive(Default)]
 struct Census {
     /// Of a version of the retention.
     kept: HashSet<String>,
@@ -91,6 +98,12 @@ struct Census {
     held: HashSet<String>,
     /// The oldest version of the retention.
     oldest_kept: i64,
+    /// Whether the retention has begun with a version that was walked over.
+    has_begun: bool,
+    /// The commits that can't be read.
+    unreadable: Vec<UnreadableCommit>,
+    /// Whether a kept version may have files that no commit tells which can be read.
+    is_partial: bool,
 }
 
 impl Table {
@@ -113,7 +126,8 @@ impl Table {
         let (pinned, let_go) = (names(&pins.kept), names(&pins.let_go));
         let _alone = self.cleaning.lock().await;
         // Files first, then the log: a file that is committed in between is known by then. The leases after the time was taken.
-        let files = self.data_files().await?;
+        let mut files = self.data_files().await?;
+        files.sort_unstable_by(|a, b| a.location.cmp(&b.location));
         let held = self.held_versions(now_ms).await?;
         self.refresh().await?;
         let cutoff_ms = now_ms.saturating_sub(options.file_retention_ms);
@@ -122,6 +136,7 @@ impl Table {
         let census = self.census(cutoff_ms, read_cutoff_ms, &held).await?;
         let (mut doomed, mut report) = (Vec::new(), VacuumReport::default());
         report.oldest_version = census.oldest_kept;
+        report.unreadable = census.unreadable;
         for meta in files {
             let path = meta.location.as_ref();
             if census.kept.contains(path) || pinned.contains(path) {
@@ -131,7 +146,12 @@ impl Table {
                 report.held.push(path.to_owned());
                 continue;
             }
-            let is_known = census.known.contains(path) || let_go.contains(path);
+            let is_told = census.known.contains(path);
+            if census.is_partial && !is_told {
+                report.doubtful.push(path.to_owned());
+                continue;
+            }
+            let is_known = is_told || let_go.contains(path);
             let age_ms = now_ms.saturating_sub(meta.last_modified.timestamp_millis());
             if is_known || age_ms > options.orphan_grace_ms {
                 doomed.push((meta, is_known));
@@ -226,13 +246,13 @@ impl Table {
 
     /// The newest version that is known, and the log as it is listed after that: with all commits up to this one, whatever is committed
     /// meanwhile by this process too.
-    async fn newest_listed(&self) -> Result<(Arc<TableState>, LogListing)> {
+    pub(super) async fn newest_listed(&self) -> Result<(Arc<TableState>, LogListing)> {
         let newest = self.state();
         Ok((newest, self.list_log().await?))
     }
 
     /// The same by now, if the log is another one than it was: a process may have cleaned up what was listed.
-    async fn listed_anew(
+    pub(super) async fn listed_anew(
         &self,
         before: &LogListing,
     ) -> Result<Option<(Arc<TableState>, LogListing)>> {
@@ -289,7 +309,11 @@ impl Table {
     }
 
     /// The oldest version from which on all can be read.
-    async fn oldest_state(&self, listing: &LogListing, newest: i64) -> Result<TableState> {
+    pub(super) async fn oldest_state(
+        &self,
+        listing: &LogListing,
+        newest: i64,
+    ) -> Result<TableState> {
         let origin = listing.origins(newest).pop().ok_or_else(|| {
             self.placed(Error::corrupt(
                 "the Delta log has a gap: nothing can be told of its files; restore the missing commit",
@@ -301,7 +325,7 @@ impl Table {
         }
     }
 
-    /// Reads all versions that can be read, and tells which files they have. Those are kept that a version has which was the newest
+    /// Reads all versions that can be made, and tells which files they have. Those are kept that a version has which was the newest
     /// after `cutoff_ms`; if nobody may begin with the version any more, after `read_cutoff_ms`.
     async fn census(
         &self,
@@ -329,36 +353,29 @@ impl Table {
         held: &BTreeMap<i64, String>,
     ) -> Result<Census> {
         let whole_from = newest.transaction(VACUUM_APP_ID).unwrap_or(0);
-        let newest = newest.version;
-        let mut state = self.oldest_state(listing, newest).await?;
-        let mut known: HashSet<String> = files_of(&state).collect();
-        let mut kept: Option<Census> = None;
-        let mut of_held: HashSet<String> = HashSet::new();
-        let mut note_held = |state: &TableState| {
-            if held.contains_key(&state.version) {
-                of_held.extend(files_of(state));
-            }
-        };
-        note_held(&state);
-        let mut commits = self.commits(state.version + 1, newest);
-        while let Some((version, actions)) = commits.try_next().await? {
-            let next = state.apply(version, &actions).map_err(|e| self.placed(e))?;
-            let added = actions.iter().filter_map(|action| match action {
-                Action::Add(add) => Some(&add.path),
-                _ => None,
-            });
-            let added: Vec<String> = added.flat_map(|path| names_of(path)).collect();
-            known.extend(added.iter().cloned());
-            let is_young = next.timestamp_ms > cutoff_ms && state.version >= whole_from;
-            if is_young || next.timestamp_ms > read_cutoff_ms {
-                // The version before was the newest one when the retention began.
-                kept.get_or_insert_with(|| Census::of(&state)).kept.extend(added);
-            }
-            note_held(&next);
-            state = next;
+        let oldest = self.oldest_state(listing, newest.version).await?;
+        let mut census = Census::begun_with(&oldest, held);
+        self.walk(listing, oldest, newest.version, |before, after, between| {
+            let is_kept = |last: i64, replaced_ms: i64| {
+                let is_young = replaced_ms > cutoff_ms && last >= whole_from;
+                is_young || replaced_ms > read_cutoff_ms
+            };
+            let is_of_retention = match between {
+                Between::Commit(_) => is_kept(before.version, after.timestamp_ms),
+                Between::Hole(hole) => {
+                    let mut versions = hole.versions(after.version);
+                    let is_held = versions.any(|version| held.contains_key(&version));
+                    is_held || is_kept(after.version - 1, hole.over_ms)
+                }
+            };
+            census.note(before, after, between, is_of_retention);
+            census.note_held(after, held);
+        })
+        .await?;
+        if !census.has_begun {
+            census.begin(newest);
         }
-        let census = kept.unwrap_or_else(|| Census::of(&state));
-        Ok(Census { known, held: of_held, ..census })
+        Ok(census)
     }
 
     /// Notes in the log that versions before this one lose files; nothing when that is known.
@@ -376,14 +393,67 @@ impl Table {
 }
 
 impl Census {
-    fn of(state: &TableState) -> Self {
-        Self {
-            kept: files_of(state).collect(),
-            known: HashSet::new(),
-            held: HashSet::new(),
-            oldest_kept: state.version.max(0),
+    fn begun_with(oldest: &TableState, held: &BTreeMap<i64, String>) -> Self {
+        let known = files_of(oldest).collect();
+        let mut census = Self { known, oldest_kept: -1, ..Self::default() };
+        census.note_held(oldest, held);
+        census
+    }
+
+    /// The retention begins with a version.
+    fn begin(&mut self, state: &TableState) {
+        self.has_begun = true;
+        self.oldest_kept = state.version.max(0);
+        self.kept.extend(files_of(state));
+    }
+
+    fn note(&mut self, before: &TableState, after: &TableState, between: &Between, is_young: bool) {
+        if is_young && !self.has_begun {
+            // The version before was the newest one when the retention began.
+            self.begin(before);
+        }
+        match between {
+            Between::Commit(actions) => {
+                let added: Vec<String> = names_in(actions, false).collect();
+                self.known.extend(added.iter().cloned());
+                if self.has_begun {
+                    self.kept.extend(added);
+                }
+            }
+            Between::Hole(hole) => {
+                let named: Vec<String> =
+                    names_in(&hole.actions, true).chain(files_of(after)).collect();
+                if self.has_begun && !hole.versions(after.version).is_empty() {
+                    self.is_partial = true;
+                    if hole.unreadable.len() > 1 {
+                        // One may have brought back what another one took away again.
+                        self.kept.extend(self.known.iter().cloned());
+                    }
+                }
+                self.known.extend(named.iter().cloned());
+                if self.has_begun {
+                    self.kept.extend(named);
+                }
+                self.unreadable.extend(hole.unreadable.iter().cloned());
+            }
         }
     }
+
+    fn note_held(&mut self, state: &TableState, held: &BTreeMap<i64, String>) {
+        if held.contains_key(&state.version) {
+            self.held.extend(files_of(state));
+        }
+    }
+}
+
+/// The names of the files that actions add, and those that they remove where these count too.
+fn names_in(actions: &[Action], removed: bool) -> impl Iterator<Item = String> + '_ {
+    let path = move |action: &'_ Action| match action {
+        Action::Add(add) => Some(add.path.clone()),
+        Action::Remove(remove) if removed => Some(remove.path.clone()),
+        _ => None,
+    };
+    actions.iter().filter_map(path).flat_map(|path| names_of(&path))
 }
 
 fn files_of(state: &TableState) -> impl Iterator<Item = String> + '_ {

@@ -21,7 +21,7 @@ pub struct SnapshotCheck {
     pub bytes_read: u64,
     /// Files that are damaged or gone.
     pub damaged: Vec<Damage>,
-    /// Whether the snapshot was made anew, or would be.
+    /// Whether the snapshot was made anew.
     pub made_anew: bool,
     /// Why files were read, or were not.
     pub reason: String,
@@ -52,7 +52,7 @@ pub async fn check(snapshot: &Snapshot, options: &MaintainOptions) -> Result<Sna
             table.examine_files(files.collect(), Some(state), &mut found).await?;
             (report.bytes_read, report.damaged) = (found.bytes, found.damages);
         }
-        if is_due && report.damaged.is_empty() && !options.dry_run {
+        if is_due && report.damaged.is_empty() {
             note_sound(table, now_ms).await?;
         }
     } else {
@@ -90,7 +90,7 @@ async fn note_sound(table: &Table, now_ms: i64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the snapshot anew, unless another process has by now; whether it was, or would be.
+/// Makes the snapshot anew, unless another process has by now; whether it was.
 async fn make_anew(
     snapshot: &Snapshot,
     damaged: &[Damage],
@@ -114,10 +114,8 @@ async fn make_anew(
         more,
         "the snapshot is damaged"
     );
-    if !options.dry_run {
-        let options = MaterializeOptions { rebuild: true, ..options.materialize.clone() };
-        materialize(snapshot, &options).await?;
-        metrics::counter!(crate::metrics::SNAPSHOTS_MADE_ANEW).increment(1);
-    }
+    let options = MaterializeOptions { rebuild: true, ..options.materialize.clone() };
+    materialize(snapshot, &options).await?;
+    metrics::counter!(crate::metrics::SNAPSHOTS_MADE_ANEW).increment(1);
     Ok(true)
 }

@@ -28,6 +28,7 @@ use crate::bounds::{FileBounds, chunks};
 use crate::files::{Encoders, WRITE_CONCURRENCY};
 use crate::fold::{BatchStream, FoldSettings, distinct, merge_all, sort_all};
 use crate::inputs::{stream_in_windows, window_rows};
+use crate::materialize::MaterializeReport;
 
 /// Rows of one file of a compacted day, about, unless set otherwise; about 64 MiB of decoded rows end a file earlier.
 pub const COMPACTED_FILE_ROWS: usize = 1_048_576;
@@ -66,6 +67,10 @@ pub struct CompactReport {
     pub bytes_before: u64,
     /// Bytes of the files that came of it.
     pub bytes_after: u64,
+    /// Small files of the snapshot that became one with their neighbours; a compaction of the log alone looks at none.
+    pub snapshot_files_removed: u64,
+    /// Files that came of these.
+    pub snapshot_files_added: u64,
     /// Whether another rewriter was at work on the same log, so that this one stopped.
     pub gave_way: bool,
 }
@@ -132,6 +137,11 @@ pub(super) fn rules(log: &Log, options: &CompactOptions) -> Result<Rules> {
 }
 
 impl CompactReport {
+    pub(super) fn note_snapshot(&mut self, joined: &MaterializeReport) {
+        self.snapshot_files_removed = joined.files_removed;
+        self.snapshot_files_added = joined.files_added;
+    }
+
     pub(super) fn count(&mut self, day: &DayPlan, added: &[FileAdd]) {
         let files = || day.runs.iter().flat_map(|run| &run.files);
         if !self.days.contains(&day.day) {
@@ -191,7 +201,8 @@ pub(super) async fn merge_day(
         ),
         day: &day.day,
         schema: log_schema(&log.definition_at(state)?.stored_fields()),
-        run: format!("{:016x}", alluvium_log::random::<u64>()),
+        // In the order in which they are made: of runs with as many rows the same ones are merged first, whoever does it.
+        run: format!("{:020}-{:016x}", state.version, alluvium_log::random::<u64>()),
     };
     let mut rows = merged_rows(log, table, state, &day.runs, options).await?;
     let doubled = Arc::new(AtomicU64::new(0));

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::archive::{ArchiveReport, archive};
 use super::expire::{ExpireReport, expire};
 use super::tombstones::{TombstonesReport, planned};
+use super::unreadable::UnreadableVersions;
 use crate::fork::SharedFiles;
 use crate::snapshot::{Horizon, Savepoint, Snapshot};
 
@@ -33,6 +34,8 @@ pub struct RetentionReport {
     pub savepoints: Vec<SavepointCost>,
     /// The leases of readers that count, those of the oldest reads first.
     pub leases: Vec<LeaseCost>,
+    /// The commits that can't be read, of both tables, while checkpoints stand for them.
+    pub unreadable_commits: Vec<UnreadableVersions>,
     /// The days that the next run would move to the archive, or why none.
     pub next_archive: ArchiveReport,
     /// The days that the next run would drop from the log, or why none.
@@ -85,6 +88,8 @@ pub enum KeptBy {
     Savepoints,
     /// They are of earlier versions of either table that readers hold.
     Leases,
+    /// A commit that can't be read may have named them, see [`RetentionReport::unreadable_commits`].
+    UnreadableCommit,
     /// No commit refers to them yet: `orphan_grace`.
     OrphanGrace,
     /// Nothing: the next vacuum takes them.
@@ -232,6 +237,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
         let unpinned_by = Pins { longest_read_ms: pins.longest_read_ms, ..Pins::default() };
         let unpinned = table.vacuum_beside(&options, now_ms, &unpinned_by).await?;
         let unkept = unpinned.paths.iter().chain(&unpinned.kept_orphans).chain(&unpinned.held);
+        let unkept = unkept.chain(&unpinned.doubtful);
         let unkept = unkept.map(String::as_str);
         let alone: HashSet<&str> = unkept.filter(|&path| pins.kept.contains(path)).collect();
         own_bytes = bytes_of_their_own(&savepoints, &alone);
@@ -274,6 +280,7 @@ async fn explain(snapshot: &Snapshot) -> Result<RetentionReport> {
             .map(|savepoint| cost(savepoint, own_bytes.get(&savepoint.name).copied()))
             .collect(),
         leases: leases.into_iter().map(LeaseCost::from).collect(),
+        unreadable_commits: UnreadableVersions::of(&vacuumed, &settings),
         next_archive,
         next_expire,
         next_tombstones: planned(snapshot).await?,
@@ -330,10 +337,12 @@ async fn note_files(
 ) -> Result<()> {
     let doomed: HashSet<&str> = vacuum.paths.iter().map(String::as_str).collect();
     let orphans: HashSet<&str> = vacuum.kept_orphans.iter().map(String::as_str).collect();
+    let doubtful: HashSet<&str> = vacuum.doubtful.iter().map(String::as_str).collect();
     for (path, lies_as, bytes) in table.files_on_store(state).await? {
         let by = match &path {
             Some(path) => kept_by(path, true),
             None if doomed.contains(lies_as.as_str()) => KeptBy::Nothing,
+            None if doubtful.contains(lies_as.as_str()) => KeptBy::UnreadableCommit,
             None if orphans.contains(lies_as.as_str()) => KeptBy::OrphanGrace,
             None => kept_by(&lies_as, false),
         };
@@ -369,9 +378,10 @@ async fn known_since(
 ) -> Result<Option<i64>> {
     let oldest = match table.version_at(newest, i64::MIN).await? {
         VersionAt::Before { version, .. } | VersionAt::Version(version) => version,
+        VersionAt::Unreadable { version, next } => next.unwrap_or(version),
     };
     let horizon = readable.horizon.map_or(0, |horizon| horizon.commit);
-    table.made_ms(oldest.max(first_left).max(horizon)).await
+    table.made_ms_from(oldest.max(first_left).max(horizon), newest).await
 }
 
 fn cost(savepoint: &Savepoint, own_bytes: Option<u64>) -> SavepointCost {

@@ -8,7 +8,8 @@ use alluvium_log::{
     VacuumOptions, VacuumReport, archive_path,
 };
 
-use super::job::{MaintainOptions, StepOutcome};
+use super::job::MaintainOptions;
+use super::report::StepOutcome;
 use crate::snapshot::Snapshot;
 
 /// Carries it out on all tables as of a time; the archive's table is given with how long what it has is in use.
@@ -19,16 +20,15 @@ pub(super) async fn vacuum(
     archive: Option<&(Arc<Table>, i64)>,
     now_ms: i64,
 ) -> Result<StepOutcome> {
-    let dry_run = options.dry_run;
     let archive = match archive {
         Some((table, use_ms)) => {
-            let options = archive_vacuum(settings, *use_ms, dry_run);
+            let options = archive_vacuum(settings, *use_ms);
             Some(table.vacuum_beside(&options, now_ms, &Pins::default()).await?)
         }
         None => None,
     };
-    let staged = remove_staged(snapshot.log(), settings, options.with_archive, dry_run).await?;
-    let (log, snapshot) = vacuum_step(snapshot, settings, dry_run).await?;
+    let staged = remove_staged(snapshot.log(), settings, options.with_archive).await?;
+    let (log, snapshot) = vacuum_step(snapshot, settings).await?;
     Ok(StepOutcome::Vacuumed { log, snapshot, archive, staged })
 }
 
@@ -56,15 +56,11 @@ pub(super) async fn archive_in_use(
 }
 
 /// What of the archive's files a vacuum leaves.
-pub(super) fn archive_vacuum(
-    settings: &MaintenanceSettings,
-    use_ms: i64,
-    dry_run: bool,
-) -> VacuumOptions {
+pub(super) fn archive_vacuum(settings: &MaintenanceSettings, use_ms: i64) -> VacuumOptions {
     VacuumOptions {
         file_retention_ms: settings.file_retention_ms.max(use_ms),
         orphan_grace_ms: settings.orphan_grace_ms,
-        dry_run,
+        dry_run: false,
     }
 }
 
@@ -73,29 +69,26 @@ async fn remove_staged(
     log: &Log,
     settings: &MaintenanceSettings,
     with_archive: bool,
-    dry_run: bool,
 ) -> Result<StagedReport> {
     let cutoff_ms = log.clock().now_ms().saturating_sub(settings.orphan_grace_ms);
-    let own = log.storage().remove_staged(log.name(), cutoff_ms, dry_run).await?;
+    let own = log.storage().remove_staged(log.name(), cutoff_ms, false).await?;
     if !with_archive || settings.archive.is_none() || Archived::of(&log.state()).is_none() {
         return Ok(own);
     }
     let (storage, path) = (log.archive_storage(settings)?, archive_path(log.name()));
-    Ok(own.join(storage.remove_staged(&path, cutoff_ms, dry_run).await?))
+    Ok(own.join(storage.remove_staged(&path, cutoff_ms, false).await?))
 }
 
 async fn vacuum_step(
     snapshot: &Snapshot,
     settings: &MaintenanceSettings,
-    dry_run: bool,
 ) -> Result<(VacuumReport, Option<VacuumReport>)> {
     let orphan_grace_ms = settings.orphan_grace_ms;
-    let options = |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run };
+    let options =
+        |file_retention_ms| VacuumOptions { file_retention_ms, orphan_grace_ms, dry_run: false };
     let log = snapshot.log();
     let of_log = log.table().vacuum(&options(settings.file_retention_ms)).await?;
-    if !dry_run {
-        log.leases().remove_over(log.clock().now_ms()).await?;
-    }
+    log.leases().remove_over(log.clock().now_ms()).await?;
     let state = snapshot.state();
     let Some((table, _)) = state.table() else { return Ok((of_log, None)) };
     // The time first: a savepoint that is made from now on is of a version that this vacuum keeps.
@@ -103,8 +96,6 @@ async fn vacuum_step(
     let (pins, over) = snapshot.pins(now_ms, settings.file_retention_ms).await?;
     let options = options(settings.snapshot_retention_ms());
     let of_snapshot = table.vacuum_beside(&options, now_ms, &pins).await?;
-    if !dry_run {
-        snapshot.forget(&over).await?;
-    }
+    snapshot.forget(&over).await?;
     Ok((of_log, Some(of_snapshot)))
 }

@@ -34,7 +34,7 @@ pub enum Change {
     Run,
     /// The changes were merged into the base.
     Merged,
-    /// The log has nothing new; small files of the base became one with their neighbours.
+    /// Nothing was folded; small files of the base became one with their neighbours.
     Joined,
     /// The base was made anew from the whole log, or from the oldest snapshot that holds what has expired and the log since.
     Rebuilt,
