@@ -40,7 +40,7 @@ pub(crate) struct MaintainArgs {
     /// Leave archives alone: every day stays where it is
     #[arg(long)]
     pub(crate) no_archive: bool,
-    /// Tell what would be done, and change nothing
+    /// Tell what a run does, and change nothing: it takes as long, and room in spill_dir
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Do it again and again, so long after the end of the last time, until stopped
