@@ -2,6 +2,7 @@
 //! log has checkpoints, and writing checkpoints.
 
 mod actions;
+mod found;
 mod read;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 pub(super) use self::actions::{decode, encode};
 use self::actions::{deletion_vector, from_add, from_metadata, from_protocol};
+pub(super) use self::found::{founding_checkpoint, tell_the_same};
 use super::model::{FileAdd, Protocol, TableMetadata};
 use super::probe::CommitProbe;
 use crate::checksum::{checkpoint_note, is_noted};
