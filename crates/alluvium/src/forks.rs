@@ -8,6 +8,7 @@ use alluvium_materializer::{DropReport, ForkOptions, ForkReport, drop_fork, fork
 use alluvium_query::Point;
 use serde::Serialize;
 
+use crate::raw::RawState;
 use crate::store::Store;
 use crate::{Error, Result};
 
@@ -85,8 +86,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// The name is taken; the point is no single commit, or the tables can't be read as they were at it any more: fork the newest commit
-    /// and restore it to the point; keys were erased since.
+    /// The name is taken; the point is no single commit, or the tables can't be read as they were at it any more and no savepoint keeps
+    /// it: fork the newest commit and restore it to the point, if the parent still answers as of it, which the error tells; keys were
+    /// erased since.
     pub async fn fork(
         &self,
         parent: &str,
@@ -94,14 +96,18 @@ impl Store {
         at: Point,
         dry_run: bool,
     ) -> Result<ForkReport> {
-        if at.version.is_some() || at.event_time.is_some() {
-            return Err(Error::invalid(format!(
-                "{at} is no single commit of {parent}: fork the newest commit, and bring it back to the point: `alluvium restore {name} --to {at}`"
-            )));
-        }
         let state = self.raw_state(parent).await?;
+        if at.version.is_some() || at.event_time.is_some() {
+            let why = Error::invalid(format!("{at} is no single commit of {parent}"));
+            return Err(remedied(&state, name, at, why).await);
+        }
         let options = ForkOptions { name: name.to_owned(), at: at.commit, dry_run };
-        fork(state.snapshot(), &options).await
+        match fork(state.snapshot(), &options).await {
+            Err(error) if error.kind() == ErrorKind::PointUnavailable => {
+                Err(remedied(&state, name, at, error).await)
+            }
+            made => made,
+        }
     }
 
     /// The forks of the store, in the order of their names.
@@ -186,5 +192,28 @@ impl Store {
             ErrorKind::NotFound,
             format!("{name:?} is no fork of the store {}: there is {known}", self.label()),
         ))
+    }
+}
+
+/// What helps where a state can't be forked at a point. A fork of the newest commit answers about the past what the state does: so it can
+/// be brought back to the point exactly if the state answers as of it.
+async fn remedied(state: &RawState, name: &str, at: Point, error: Error) -> Error {
+    let (reader, parent) = (state.reader(), state.name());
+    let asked = async {
+        let basis = reader.basis().await?;
+        if at.commit.is_some_and(|commit| commit > basis.commit()) {
+            return Ok(false);
+        }
+        reader.get(&basis, at, "").await.map(|_| at != Point::LATEST)
+    };
+    match asked.await {
+        Ok(true) => error.context(format!(
+            "fork the newest commit, and bring it back: `alluvium fork {parent} {name}`, then `alluvium restore {name} --to {at}`"
+        )),
+        Ok(false) => error,
+        Err(gone) if gone.kind() == ErrorKind::PointUnavailable => gone.context(format!(
+            "{parent} can't be forked at {at}, nor does it tell any more what it was then"
+        )),
+        Err(other) => other,
     }
 }

@@ -69,6 +69,12 @@ pub struct ForkRecord {
     pub commit: i64,
     /// The versions of the snapshot that it began with; none where there was no snapshot.
     pub snapshot: Option<ForkedVersions>,
+    /// Whether the newest of them is one that only a savepoint, or the grid of snapshots, had kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub is_kept: bool,
+    /// Whether it began with that alone: the log could not be read as it was at the commit, so that of its rows up to there it has none.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub without_log: bool,
     /// The version of the archive that it began with; none where nothing was archived.
     pub archive_version: Option<i64>,
     /// When it was begun, in milliseconds since 1970.
@@ -334,6 +340,8 @@ mod tests {
             ancestors: vec![ancestor("a"), ancestor("z")],
             commit: 7,
             snapshot: Some(ForkedVersions { oldest: 1, newest: 2 }),
+            is_kept: true,
+            without_log: true,
             archive_version: None,
             created_ms: 5,
             renewed_ms: 5,

@@ -3,6 +3,7 @@
 mod archive;
 mod erase;
 mod faults;
+mod kept;
 mod program;
 mod promote;
 mod shared;
@@ -276,10 +277,10 @@ async fn a_fork_of_a_log_whose_days_have_expired_answers_what_its_parent_did() {
     assert_eq!(n_of(&forked, Point::LATEST, "a").await, Some(1_000));
     assert_eq!(n_of(&forked, Point::LATEST, "quiet-3").await, Some(3));
     assert!(forked.verify().await.unwrap().is_sound());
-    // A commit whose tables are gone is refused with what helps.
+    // A commit that the parent tells nothing of any more is refused with the horizon.
     let error = store.fork("s", "g", Point::at_commit(2), false).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PointUnavailable);
-    assert!(error.to_string().contains("restore g --to commit:2"), "{error}");
+    assert!(error.to_string().contains("can be asked for as of commit:"), "{error}");
     assert_eq!(store.state_names().await.unwrap(), ["f", "s"]);
     assert_eq!(store.forks().await.unwrap().len(), 1);
 }
@@ -320,6 +321,7 @@ async fn a_fork_that_begins_with_a_checkpoint_is_there_for_who_would_create_it()
         state.append(&n_batch(&[("a", n, Some(n))])).await.unwrap();
     }
     state.log().table().checkpoint().await.unwrap();
+    state.log().table().clean_up(0, false).await.unwrap();
     fork(&store, "s", "f", Point::LATEST).await;
     assert!(!home.commit_file("f", 0).exists());
     let settings = || ordered_by(OrderBy::Version);
@@ -334,7 +336,7 @@ async fn a_fork_that_begins_with_a_checkpoint_is_there_for_who_would_create_it()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_copied_and_savepoints_and_leases_stay_behind() {
+async fn nothing_is_copied_and_savepoints_come_along_while_leases_stay_behind() {
     let home = Home::new();
     let store = home.open().await;
     let state = by_version(&store, "s").await;
@@ -358,8 +360,8 @@ async fn nothing_is_copied_and_savepoints_and_leases_stay_behind() {
         assert_eq!(inode(&own), inode(&parents), "{path}");
     }
     let forked = store.raw_state("f").await.unwrap();
-    assert!(forked.savepoints().await.unwrap().is_empty());
-    assert!(!folder.join("f/savepoints").exists() && !folder.join("f/leases").exists());
+    assert_eq!(forked.savepoints().await.unwrap(), state.savepoints().await.unwrap());
+    assert!(!folder.join("f/leases").exists());
     let listed = store.forks().await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alluvium::{ErrorKind, ForkOutcome, Point, PromoteOptions, PromoteOutcome, PromoteReport};
 use rand::Rng;
+use rand::seq::IndexedRandom;
 
 use super::expiry::is_promised;
 use super::ledger::Ledger;
@@ -33,19 +34,28 @@ pub(crate) async fn make(world: &mut World, handle: usize) {
     }
     world.forked += 1;
     let name = format!("{}-{}", world.name, world.forked);
-    let old =
-        world.rng.random_bool(0.5).then(|| world.rng.random_range(world.first..=world.newest));
+    let kept: Vec<i64> = world.kept().filter(|kept| *kept >= world.first).collect();
+    let old = match world.rng.random_range(0..4) {
+        0 => kept.choose(&mut world.rng).copied(),
+        1 => Some(world.rng.random_range(world.first..=world.newest)),
+        _ => None,
+    };
     let (commit, point) =
         (old.unwrap_or(world.newest), old.map_or(Point::LATEST, Point::at_commit));
-    match world.stores[handle].fork(&world.name, &name, point, false).await {
-        Ok(made) => assert_eq!((made.outcome, made.commit), (ForkOutcome::Made, commit)),
+    let made = world.stores[handle].fork(&world.name, &name, point, false).await;
+    let made = match made {
+        Ok(made) => made,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
             assert!(commit < world.newest && !world.is_whole_at(commit), "{error}");
+            let is_erased = error.to_string().contains("keys were erased up to");
+            assert!(is_erased || !world.kept().any(|kept| kept == commit), "{error}");
             return;
         }
-    }
-    let world_of_fork = world.forked_at(&name, commit).await;
+    };
+    assert_eq!((made.outcome, made.commit), (ForkOutcome::Made, commit));
+    assert!(!made.without_log || world.kept().any(|kept| kept == commit), "{made:?}");
+    let world_of_fork = world.forked_at(&name, commit, made.without_log).await;
     world.branches.push(Branch {
         world: world_of_fork,
         since: commit + 1,

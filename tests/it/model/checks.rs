@@ -47,7 +47,7 @@ async fn known_at(world: &mut World, state: &RawState) {
         Ok(point) => assert_eq!((point.commit, point.version), (newest, None), "known at {time}"),
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::PointUnavailable, "{error}");
-            assert!(!newest.is_some_and(|commit| world.is_whole_at(commit)), "{error}");
+            assert!(!newest.is_some_and(|commit| world.is_told_at(commit)), "{error}");
         }
     }
 }

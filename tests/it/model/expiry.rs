@@ -69,6 +69,12 @@ impl Folds {
         self.0.drain(..self.0.len().saturating_sub(1));
     }
 
+    /// That of a fork which has nothing else: the one of its commit.
+    pub(crate) fn alone(commit: i64) -> Self {
+        let fold = Fold { made: i64::MIN, version: -1, log_commit: commit, is_inherited: true };
+        Self(vec![fold])
+    }
+
     /// Those that a fork of a commit takes along.
     pub(crate) fn up_to(&self, commit: i64) -> Self {
         let taken = self.0.iter().filter(|fold| fold.log_commit <= commit);
@@ -100,9 +106,7 @@ pub(crate) fn is_of_window(replaced: i64, now: i64) -> bool {
 
 /// Whether some snapshot of the window, and the log rows after it, answer as of a point; or a savepoint alone.
 pub(crate) fn is_promised(world: &World, point: Point) -> bool {
-    let saved = world.saved.iter().map(|saved| saved.1);
-    let kept = saved.chain(world.marks.iter().copied());
-    let kept = kept.filter(|kept| point.commit == Some(*kept));
+    let kept = world.kept().filter(|kept| point.commit == Some(*kept));
     let of_window = world.folds.of_window(world.now()).map(|(fold, _)| fold.log_commit);
     of_window.chain(kept).any(|commit| {
         let rows = || world.ledger.at(Point::at_commit(commit));
@@ -114,8 +118,7 @@ pub(crate) fn is_promised(world: &World, point: Point) -> bool {
 
 /// A commit that a savepoint or the grid keeps, once in a while.
 pub(crate) fn saved_point(world: &mut World) -> Option<Point> {
-    let saved = world.saved.iter().map(|saved| saved.1).chain(world.marks.iter().copied());
-    let saved = *saved.collect::<Vec<_>>().choose(&mut world.rng)?;
+    let saved = *world.kept().collect::<Vec<_>>().choose(&mut world.rng)?;
     world.rng.random_bool(0.3).then(|| Point::at_commit(saved))
 }
 

@@ -40,6 +40,12 @@ impl Floors {
         Self(self.0.iter().copied().filter(|floor| floor.commit <= commit).collect())
     }
 
+    /// That of a fork of a commit which has a snapshot of it alone: the one by which tombstones were left out of that.
+    pub(crate) fn left(&self, found: Option<Floor>, commit: i64) -> Self {
+        assert!(found.map(|floor| floor.time) <= self.at(commit), "{found:?}, {self:?}");
+        Self(found.into_iter().collect())
+    }
+
     /// To what a run of the job at a time raises it: only where a key that was deleted before is remembered.
     pub(crate) fn next(&self, ledger: &Ledger, now: i64) -> Option<i64> {
         let wanted = (now - KEPT).div_euclid(DAY) * DAY - 1;

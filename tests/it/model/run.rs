@@ -66,6 +66,8 @@ pub(crate) struct World {
     pub(crate) first: i64,
     /// From this commit on the tables are whole: nothing was erased or cleaned up at once since.
     pub(crate) whole_since: i64,
+    /// From this commit on all are there to tell when they were made, but for those of long ago.
+    pub(crate) told_since: i64,
     /// What readers hold.
     pub(crate) held: Vec<Held>,
     pub(super) clock: Arc<dyn Clock>,
@@ -175,6 +177,7 @@ impl World {
             forked: 0,
             first: newest,
             whole_since: newest,
+            told_since: newest,
             held: Vec::new(),
             clock,
             months,
@@ -192,12 +195,18 @@ impl World {
         world
     }
 
-    /// A fork of a commit, which was made just now: it begins with what the model has of that.
-    pub(super) async fn forked_at(&mut self, name: &str, commit: i64) -> Self {
+    /// The commits that savepoints and the grid keep.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = i64> + '_ {
+        self.saved.iter().map(|saved| saved.1).chain(self.marks.iter().copied())
+    }
+
+    /// A fork of a commit, which was made just now: it begins with what the model has of that, without rows of the log or with them.
+    pub(super) async fn forked_at(&mut self, name: &str, commit: i64, without_log: bool) -> Self {
         let mut ledger = self.ledger.clone();
         ledger.rows.retain(|row| row.commit <= commit);
-        let epochs: Vec<_> =
-            self.epochs.iter().filter(|epoch| epoch.0 <= commit).copied().collect();
+        // Without a log it isn't known how far applications had come.
+        let known = |epoch: &&(i64, usize, i64, i64)| epoch.0 <= commit && !without_log;
+        let epochs: Vec<_> = self.epochs.iter().filter(known).copied().collect();
         let mut apps: [App; APPS] = Default::default();
         for (_, app, number, generation) in &epochs {
             let owned = Default::default();
@@ -214,9 +223,12 @@ impl World {
             rng: StdRng::seed_from_u64(self.rng.random()),
             // Its own first commit adds no rows.
             newest: commit + 1,
-            folds: self.folds.up_to(commit),
-            saved: Vec::new(),
-            marks: Vec::new(),
+            folds: match without_log {
+                true => Folds::alone(commit),
+                false => self.folds.up_to(commit),
+            },
+            saved: self.saved.iter().filter(|saved| saved.1 <= commit).cloned().collect(),
+            marks: self.marks.iter().filter(|mark| **mark <= commit).copied().collect(),
             owed: BTreeMap::new(),
             marked: Vec::new(),
             floors: self.floors.up_to(commit),
@@ -224,6 +236,7 @@ impl World {
             forked: 0,
             first: commit + 1,
             whole_since: commit + 1,
+            told_since: if without_log { commit + 1 } else { self.told_since },
             held: Vec::new(),
             clock: self.clock.clone(),
             months: self.months.clone(),
@@ -234,16 +247,21 @@ impl World {
             epochs,
             has_foreign_rows: self.has_foreign_rows,
             given: self.given.clone(),
-            commits: Vec::new(),
+            commits: self.commits.iter().filter(|known| known.0 <= commit).copied().collect(),
             done: self.done.clone(),
         };
         world.open_handles().await;
+        if without_log {
+            let found = world.handles[0].log().floor();
+            world.floors = self.floors.left(found, commit);
+        }
         if world.handles[0].reader().basis().await.unwrap().expired_commit() == 0 {
             // The log answers all, and of the snapshot it has one version.
             world.folds.keep_last();
         }
         for (commits, keys) in &self.marked {
-            if commits.contains(&commit) {
+            // Without a log it has the markers of now.
+            if commits.contains(&commit) && !without_log {
                 world.forget_erased(keys).await;
                 world.marked.push((commit + 1..commit + 2, keys.clone()));
             }
@@ -281,6 +299,13 @@ impl World {
         let next = self.commits.iter().find(|known| known.0 > commit);
         let replaced = next.map_or(i64::MAX, |next| next.1);
         commit >= self.whole_since && is_of_window(replaced, self.now())
+    }
+
+    /// Whether commits are sure to tell still when a commit was made.
+    pub(super) fn is_told_at(&self, commit: i64) -> bool {
+        let next = self.commits.iter().find(|known| known.0 > commit);
+        let replaced = next.map_or(i64::MAX, |next| next.1);
+        commit >= self.told_since && is_of_window(replaced, self.now())
     }
 
     /// Takes a step, and compares a few answers.

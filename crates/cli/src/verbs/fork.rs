@@ -127,7 +127,11 @@ fn line(fork: &Fork) -> Result<String, Failure> {
 
 fn tell(report: &ForkReport) -> String {
     let ForkReport { parent, name, commit, .. } = report;
-    let shared = format!("{} of {}", counted(report.files, "file"), bytes(report.bytes));
+    let mut shared = format!("{} of {}", counted(report.files, "file"), bytes(report.bytes));
+    if report.without_log {
+        shared += ": the kept snapshot alone, as the log of then is gone; what was before is to be asked of ";
+        shared += parent;
+    }
     match report.outcome {
         ForkOutcome::DryRun => {
             format!(

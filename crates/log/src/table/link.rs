@@ -16,16 +16,30 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
-use super::listing::{LogFileKind, LogListing, Origin};
+use super::listing::{LogListing, Origin};
 use super::state::TableState;
 use super::vacuum::names_of;
 use super::{Action, CommitInfo, Table, VACUUM_APP_ID, commit_path, delta};
+use crate::checksum::checkpoint_note;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files that are linked at the same time.
 const LINK_CONCURRENCY: usize = 16;
 /// Files after which the maker of a table says that it is still at work.
 const CHUNK: usize = 256;
+/// Commits that are taken along for their times alone, at most: each is a link, or a request.
+pub const EARLIER_COMMITS: i64 = 10_000;
+
+/// What another table is to begin with.
+#[derive(Debug, Clone, Copy)]
+pub struct Linked<'a> {
+    /// Versions of the table: it begins as the newest of them, and has the files of all.
+    pub versions: &'a [Arc<TableState>],
+    /// Other states whose files it has, too: what names them is put in place by others.
+    pub beside: &'a [Arc<TableState>],
+    /// How many commits before those that it is read from it has as well, if they are there.
+    pub earlier_commits: i64,
+}
 
 /// What of a table another one is to begin with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +48,8 @@ pub struct LinkPlan {
     from: Path,
     /// The version that the new table begins with.
     pub version: i64,
-    /// The oldest version whose files are taken along.
-    oldest: i64,
+    /// The oldest version whose files are taken along, unless all that can be read are whole.
+    whole_from: Option<i64>,
     timestamp_ms: i64,
     /// Data files, by where they lie in the table's folder, with their bytes.
     data: BTreeMap<String, u64>,
@@ -44,6 +58,15 @@ pub struct LinkPlan {
     gate: Path,
     /// A newer checkpoint, which spares readers commits.
     after: Vec<Path>,
+    /// The checkpoint that is the gate, and the checksum beside it, where they are made for the new table.
+    founded: Option<Founded>,
+}
+
+/// A checkpoint that no table has yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Founded {
+    checkpoint: Bytes,
+    note: (Path, Bytes),
 }
 
 impl LinkPlan {
@@ -63,38 +86,75 @@ impl Table {
     ///
     /// # Errors
     /// A file is gone, or commits are ([`ErrorKind::PointUnavailable`]).
-    pub async fn link_plan(&self, versions: &[Arc<TableState>], from: &str) -> Result<LinkPlan> {
+    pub async fn link_plan(&self, linked: Linked<'_>, from: &str) -> Result<LinkPlan> {
         let by_version = |state: &&Arc<TableState>| state.version;
+        let versions = linked.versions.iter();
         let (Some(newest), Some(oldest)) =
-            (versions.iter().max_by_key(by_version), versions.iter().min_by_key(by_version))
+            (versions.clone().max_by_key(by_version), versions.min_by_key(by_version))
         else {
             return Err(Error::internal("a table is to be linked at no version"));
         };
-        let data = self.lying_files(versions).await?;
+        let data = self.lying_files(linked.versions.iter().chain(linked.beside)).await?;
         // What no checkpoint tells must be read from the commits that do.
         let telling = newest.oldest_telling_commit().map_or(i64::MAX, |commit| commit - 1);
         let least = oldest.version.min(telling.max(0));
         let listing = self.list_log().await?;
-        let Some((log, gate, after)) = log_files(&listing, newest.version, least) else {
+        let Some(read_from) = ReadFrom::of(&listing, newest.version, least) else {
             return Err(self.placed(Error::new(
                 ErrorKind::PointUnavailable,
                 format!("the commits that version {} is made of are cleaned up", oldest.version),
             )));
         };
+        let read_from = read_from.and_earlier(&listing, linked.earlier_commits);
+        let is_whole = read_from.first == oldest.version
+            && self.state().transaction(VACUUM_APP_ID).is_none();
         Ok(LinkPlan {
             from: Path::from(from),
             version: newest.version,
-            oldest: oldest.version,
+            whole_from: (!is_whole).then_some(oldest.version),
             timestamp_ms: newest.timestamp_ms,
             data,
-            log,
-            gate,
-            after,
+            log: read_from.log,
+            gate: read_from.gate,
+            after: read_from.after,
+            founded: None,
         })
     }
 
-    /// Where the files of some versions lie.
-    async fn lying_files(&self, versions: &[Arc<TableState>]) -> Result<BTreeMap<String, u64>> {
+    /// What a table needs that is to begin with a state which need not be a version of this one that can still be read: its log begins
+    /// with a checkpoint of it.
+    ///
+    /// # Errors
+    /// A file is gone ([`ErrorKind::PointUnavailable`]).
+    pub async fn founding_plan(
+        &self,
+        state: &Arc<TableState>,
+        beside: &[Arc<TableState>],
+        from: &str,
+    ) -> Result<LinkPlan> {
+        let data = self.lying_files([state].into_iter().chain(beside)).await?;
+        let checkpoint = delta::founding_checkpoint(&state.actions()).await;
+        let checkpoint = checkpoint.map_err(|error| self.placed(error))?;
+        let note = Path::from(format!("_delta_log/{}", delta::note_name(state.version)));
+        let text = checkpoint_note(state.version, &checkpoint);
+        Ok(LinkPlan {
+            from: Path::from(from),
+            version: state.version,
+            whole_from: Some(state.version),
+            timestamp_ms: state.timestamp_ms,
+            data,
+            log: Vec::new(),
+            gate: checkpoint_path(state.version),
+            after: Vec::new(),
+            founded: Some(Founded { checkpoint, note: (note, text.into()) }),
+        })
+    }
+
+    /// Where the files of some states lie.
+    async fn lying_files(
+        &self,
+        states: impl Iterator<Item = &Arc<TableState>>,
+    ) -> Result<BTreeMap<String, u64>> {
         let lying: BTreeMap<String, u64> = self
             .data_files()
             .await?
@@ -102,7 +162,7 @@ impl Table {
             .map(|meta| (meta.location.as_ref().to_owned(), meta.size))
             .collect();
         let mut wanted: BTreeSet<&str> = BTreeSet::new();
-        for state in versions {
+        for state in states {
             wanted.extend(state.files().map(|file| file.add.path.as_str()));
         }
         let mut found = BTreeMap::new();
@@ -117,43 +177,71 @@ impl Table {
     }
 }
 
-/// What of a log folder a version is read from that goes back to another one at least: what has to be there before the gate, the gate,
-/// and what may come after it. `None` where that is cleaned up.
-fn log_files(
-    listing: &LogListing,
-    version: i64,
-    least: i64,
-) -> Option<(Vec<Path>, Path, Vec<Path>)> {
-    let name = |version: i64, end: &str| Path::from(format!("_delta_log/{version:020}{end}"));
-    let there: HashSet<&Path> = listing.files.iter().map(|file| &file.meta.location).collect();
-    let checkpoint = |at: i64| name(at, ".checkpoint.parquet");
-    let noted = |at: i64| Some(name(at, ".alluvium.json")).filter(|note| there.contains(note));
-    let origin = listing.origins(version).into_iter().find(|origin| match origin {
-        // Of a checkpoint in several files none is the last one to come.
-        Origin::Checkpoint(at) => *at <= least && there.contains(&checkpoint(*at)),
-        Origin::First => true,
-    })?;
-    let first = match origin {
-        Origin::Checkpoint(at) => at,
-        Origin::First => 0,
-    };
-    let commits = listing.files.iter().filter(|file| {
-        file.kind == LogFileKind::Commit && (first..=version).contains(&file.version)
-    });
-    let mut log: Vec<Path> = commits.map(|file| file.meta.location.clone()).collect();
-    let gate = match origin {
-        Origin::First => commit_path(0),
-        Origin::Checkpoint(at) => checkpoint(at),
-    };
-    log.retain(|path| *path != gate);
-    if let Origin::Checkpoint(at) = origin {
-        log.extend(noted(at));
+fn checkpoint_path(version: i64) -> Path {
+    Path::from(format!("_delta_log/{version:020}.checkpoint.parquet"))
+}
+
+/// What of a log folder a version is read from that goes back to another one at least.
+struct ReadFrom {
+    /// The oldest version that can be read by it.
+    first: i64,
+    /// What has to be there before the gate.
+    log: Vec<Path>,
+    gate: Path,
+    /// What may come after it.
+    after: Vec<Path>,
+}
+
+impl ReadFrom {
+    /// `None` where that is cleaned up.
+    fn of(listing: &LogListing, version: i64, least: i64) -> Option<Self> {
+        let there: HashSet<&Path> = listing.files.iter().map(|file| &file.meta.location).collect();
+        let note = |at: i64| Path::from(format!("_delta_log/{}", delta::note_name(at)));
+        let noted = |at: i64| Some(note(at)).filter(|note| there.contains(note));
+        let origin = listing.origins(version).into_iter().find(|origin| match origin {
+            // Of a checkpoint in several files none is the last one to come.
+            Origin::Checkpoint(at) => *at <= least && there.contains(&checkpoint_path(*at)),
+            Origin::First => true,
+        })?;
+        let (first, gate) = match origin {
+            Origin::Checkpoint(at) => (at, checkpoint_path(at)),
+            Origin::First => (0, commit_path(0)),
+        };
+        let mut log: Vec<Path> = (first..=version).map(commit_path).collect();
+        log.retain(|path| *path != gate && there.contains(path));
+        if let Origin::Checkpoint(at) = origin {
+            log.extend(noted(at));
+        }
+        let nearest = listing.checkpoints.range(..=version).next_back().copied();
+        let nearest = nearest.filter(|at| *at > first && there.contains(&checkpoint_path(*at)));
+        let after = nearest.iter().flat_map(|&at| [noted(at), Some(checkpoint_path(at))]);
+        Some(Self { first, log, gate, after: after.flatten().collect() })
     }
-    let nearest = listing.checkpoints.range(..=version).next_back().copied();
-    let nearest = nearest.filter(|at| *at > first && there.contains(&checkpoint(*at)));
-    let after = nearest.iter().flat_map(|&at| [noted(at), Some(checkpoint(at))]).flatten();
-    let after = after.collect();
-    Some((log, gate, after))
+
+    /// The same with commits before those, as far as there are so many: they tell their times. With the first one of all the log is read
+    /// from that.
+    fn and_earlier(self, listing: &LogListing, most: i64) -> Self {
+        if most == 0 || self.first == 0 {
+            return self;
+        }
+        let known = listing.first_of_run(self.first);
+        let earliest = known.max(self.first.saturating_sub(most));
+        let earlier = (earliest..self.first).map(commit_path);
+        if earliest > 0 {
+            let log = self.log.into_iter().chain(earlier).collect();
+            return Self { log, ..self };
+        }
+        let earlier = earlier.filter(|path| *path != commit_path(0));
+        let is_note = |path: &Path| path.as_ref().ends_with(".alluvium.json");
+        let (notes, commits): (Vec<Path>, Vec<Path>) = self.log.into_iter().partition(is_note);
+        let after = notes.into_iter().chain([self.gate]).chain(self.after);
+        Self {
+            first: 0,
+            log: commits.into_iter().chain(earlier).collect(),
+            gate: commit_path(0),
+            after: after.collect(),
+        }
+    }
 }
 
 fn gone(path: &str) -> Error {
@@ -193,7 +281,8 @@ impl<'a> Linking<'a> {
     /// What others have left in the log folder would become part of the new table some day.
     fn check_log_folder(&self) -> Result<()> {
         let (plan, own) = (self.plan, commit_path(self.plan.version + 1));
-        let of_plan = plan.log.iter().chain(&plan.after).chain([&plan.gate, &own]);
+        let note = plan.founded.as_ref().map(|founded| &founded.note.0);
+        let of_plan = plan.log.iter().chain(&plan.after).chain([&plan.gate, &own]).chain(note);
         let known: HashSet<String> =
             of_plan.map(|path| joined(&self.to, path).as_ref().to_owned()).collect();
         let folder = joined(&self.to, &Path::from("_delta_log"));
@@ -241,7 +330,13 @@ impl<'a> Linking<'a> {
                 format!("{missing} was removed while the fork was made: run it again"),
             ));
         }
-        let bytes = self.bytes_of(&self.plan.gate).await?;
+        let bytes = match &self.plan.founded {
+            Some(Founded { checkpoint, note: (path, text) }) => {
+                self.put(path, text, |found| found == text).await?;
+                checkpoint.clone()
+            }
+            None => self.bytes_of(&self.plan.gate).await?,
+        };
         self.put(&self.plan.gate, &bytes, |found| *found == bytes).await?;
         self.link(&self.plan.after).await?;
         Ok(bytes)
@@ -305,9 +400,12 @@ impl<'a> Linking<'a> {
                 ("fork".to_owned(), note),
             ]),
         };
-        let whole =
-            Action::Transaction { app_id: VACUUM_APP_ID.to_owned(), version: self.plan.oldest };
-        let all: Vec<Action> = [Action::Info(info), whole].into_iter().chain(actions).collect();
+        let whole = self.plan.whole_from.map(|version| Action::Transaction {
+            app_id: VACUUM_APP_ID.to_owned(),
+            version,
+        });
+        let all: Vec<Action> =
+            [Action::Info(info)].into_iter().chain(whole).chain(actions).collect();
         let bytes = delta::encode(version, &all)?;
         let is_ours = |found: &Bytes| {
             delta::decode(version, found).is_ok_and(|actions| {

@@ -46,7 +46,7 @@ pub use data_file::{CommitSpan, DataFile, FileCommits};
 use delta::DeltaAccess;
 pub use examine::{Damage, Examination, FileRole};
 pub use file_stats::FileStats;
-pub use link::{LinkPlan, Linking};
+pub use link::{EARLIER_COMMITS, LinkPlan, Linked, Linking};
 pub use model::{
     Action, CommitInfo, FileAdd, FileRemove, Protocol, TAG_APPEND, TAG_COMMIT, TAG_COMMITS,
     TAG_RUN, TAG_SORTED, TableMetadata,

@@ -104,15 +104,31 @@ impl TableState {
         of: &Self,
         files: Vec<FileAdd>,
         transactions: Vec<(String, i64)>,
+        timestamp_ms: i64,
     ) -> Self {
-        Self::loaded(Loaded {
+        let state = Self::loaded(Loaded {
             version,
             metadata: (*of.metadata).clone(),
             protocol: of.protocol.clone(),
             files,
             transactions,
             has_all_transactions: false,
-        })
+        });
+        Self { timestamp_ms, ..state }
+    }
+
+    /// What a first commit would have to say for a table to be in this state.
+    pub(super) fn actions(&self) -> Vec<Action> {
+        let mut transactions: Vec<(String, i64)> =
+            self.transactions.iter().map(|(app_id, last)| (app_id.to_string(), *last)).collect();
+        transactions.sort_unstable();
+        let transactions = transactions
+            .into_iter()
+            .map(|(app_id, version)| Action::Transaction { app_id, version });
+        let fixed = [Action::Protocol(self.protocol.clone())];
+        let fixed = fixed.into_iter().chain([Action::Metadata((*self.metadata).clone())]);
+        let files = self.files().map(|file| Action::Add(file.add.clone()));
+        fixed.chain(transactions).chain(files).collect()
     }
 
     /// The state with the time of its newest commit, if that is known.

@@ -10,21 +10,22 @@
 //! While the fork is being made, a lease holds what it is made of.
 
 mod dropping;
+mod plan;
 mod shared;
 
-use std::sync::Arc;
 
 use alluvium_log::{
-    Action, Ancestor, Archived, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, ForkRecord, Hold,
-    LEASE_SPAN_MS, LinkPlan, Linking, Log, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF,
+    Action, Ancestor, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, ForkRecord, LEASE_SPAN_MS,
+    Linking, Log, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF,
     Result, TableState, archive_path, identity_of, log_path, told_unfinished, validate_state_name,
 };
 use futures::FutureExt;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::snapshot::{Snapshot, SnapshotState, snapshot_path};
+use crate::snapshot::{Snapshot, snapshot_path};
 pub use dropping::{DropReport, drop_fork, is_left_over};
+use plan::Plan;
 pub use shared::SharedFiles;
 
 /// Whoever makes a fork says so this often.
@@ -68,36 +69,15 @@ pub struct ForkReport {
     pub commit: i64,
     /// The version of the parent's snapshot that it begins with; none when it has to be made anew.
     pub snapshot_version: Option<i64>,
+    /// Snapshots that savepoints and the grid keep: it keeps them as well.
+    pub kept: u64,
+    /// Whether it begins with a kept snapshot alone: of the log's rows up to its commit it has none, nor does it know how far
+    /// applications had come.
+    pub without_log: bool,
     /// Files that both have.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-}
-
-/// What a fork is made of.
-struct Plan {
-    log: LinkPlan,
-    log_state: Arc<TableState>,
-    snapshot: Option<(LinkPlan, SnapshotState)>,
-    archive: Option<LinkPlan>,
-    /// Keeps all of it where it is.
-    _hold: Hold,
-}
-
-impl Plan {
-    fn report(&self, record: &ForkRecord, outcome: ForkOutcome) -> ForkReport {
-        let snapshot = self.snapshot.as_ref().map(|(plan, _)| plan);
-        let plans = || [Some(&self.log), snapshot, self.archive.as_ref()].into_iter().flatten();
-        ForkReport {
-            parent: record.parent().to_owned(),
-            name: record.name.clone(),
-            outcome,
-            commit: record.commit,
-            snapshot_version: record.snapshot.map(|versions| versions.newest),
-            files: plans().map(LinkPlan::files).sum(),
-            bytes: plans().map(LinkPlan::bytes).sum(),
-        }
-    }
 }
 
 /// Makes a new state that begins as this one was at a commit. A fork of the name that was begun before, of the same state and commit, is brought
@@ -105,7 +85,7 @@ impl Plan {
 ///
 /// # Errors
 /// The name is taken ([`ErrorKind::AlreadyExists`]); the tables can't be read as they were at the commit any more
-/// ([`ErrorKind::PointUnavailable`]): fork the newest one and restore it; keys were erased after the commit, or are being erased.
+/// ([`ErrorKind::PointUnavailable`]), and no savepoint keeps it: fork the newest one and restore it; keys were erased after the commit, or are being erased.
 #[tracing::instrument(level = "info", skip_all, fields(state = snapshot.log().name(), fork = options.name), err(level = "debug"))]
 pub async fn fork(snapshot: &Snapshot, options: &ForkOptions) -> Result<ForkReport> {
     validate_state_name(&options.name)?;
@@ -141,8 +121,7 @@ impl<'a> Work<'a> {
             Some(NameClaim::Create) => return Err(being_created(self.name)),
             None => self.check_name().await?,
         }
-        let record = self.choose(options.at).await?;
-        let plan = self.plan(&record).await.map_err(|error| self.unavailable(&record, error))?;
+        let (record, plan) = self.chosen(options.at).await?;
         if options.dry_run {
             return Ok(plan.report(&record, ForkOutcome::DryRun));
         }
@@ -236,91 +215,6 @@ impl<'a> Work<'a> {
         Ok([own].into_iter().chain(of_parent.into_iter().flatten()).collect())
     }
 
-    /// What the fork begins with.
-    async fn choose(&self, at: Option<i64>) -> Result<ForkRecord> {
-        let newest = self.log().refresh().await?;
-        let commit = at.unwrap_or(newest.version);
-        let state = self.log_at(commit).await.map_err(|error| remedied(error, self.name, at))?;
-        check_erased(&state, &newest)?;
-        let snapshot = self.snapshot.versions_for(&state).await;
-        let settings = self.log().maintenance_settings()?;
-        let now_ms = self.now_ms();
-        Ok(ForkRecord {
-            name: self.name.to_owned(),
-            id: format!("{:032x}", alluvium_log::random::<u128>()),
-            ancestors: self.ancestors().await?,
-            commit,
-            snapshot: snapshot.map_err(|error| remedied(error, self.name, at))?,
-            archive_version: Archived::of(&state).map(|known| known.version),
-            created_ms: now_ms,
-            renewed_ms: now_ms,
-            archive: settings.archive,
-            taken_over_ms: None,
-            finished: false,
-            dropped_ms: None,
-        })
-    }
-
-    async fn log_at(&self, commit: i64) -> Result<Arc<TableState>> {
-        let newest = self.log().state();
-        if !(0..=newest.version).contains(&commit) {
-            return Err(Error::new(
-                ErrorKind::PointUnavailable,
-                format!("there is no commit {commit}: the log ends at {}", newest.version),
-            ));
-        }
-        match commit == newest.version {
-            true => Ok(newest),
-            false => self.log().table().state_at(commit).await.map(Arc::new),
-        }
-    }
-
-    async fn plan(&self, record: &ForkRecord) -> Result<Plan> {
-        let log = self.log();
-        log.refresh().await?;
-        let log_state = self.log_at(record.commit).await?;
-        let pinned_ms = self.now_ms();
-        let snapshot = match record.snapshot {
-            None => None,
-            Some(versions) => {
-                let (table, states) = self.snapshot.forked_states(versions).await?;
-                let plan = table.link_plan(&states, &snapshot_path(log.name())).await?;
-                let newest = states.last().cloned();
-                Some((plan, SnapshotState::of(&table, newest)))
-            }
-        };
-        let held: Vec<(&SnapshotState, i64)> =
-            snapshot.iter().map(|(_, state)| (state, pinned_ms)).collect();
-        let hold = self.snapshot.hold((&log_state, pinned_ms), &held);
-        let archive = match record.archive_version {
-            None => None,
-            Some(version) => Some(self.archive_plan(version).await?),
-        };
-        let plan =
-            log.table().link_plan(std::slice::from_ref(&log_state), &log_path(log.name())).await?;
-        Ok(Plan { log: plan, log_state, snapshot, archive, _hold: hold })
-    }
-
-    async fn archive_plan(&self, version: i64) -> Result<LinkPlan> {
-        let log = self.log();
-        let settings = log.maintenance_settings()?;
-        let Some(table) = log.open_archive(&settings).await? else {
-            return Err(Error::new(
-                ErrorKind::PointUnavailable,
-                format!(
-                    "the archive at {} can't be read: make it reachable again",
-                    log.archive_place(&settings)
-                ),
-            ));
-        };
-        table.refresh().await?;
-        let state = match table.state().version == version {
-            true => table.state(),
-            false => Arc::new(table.state_at(version).await?),
-        };
-        table.link_plan(&[state], &archive_path(log.name())).await
-    }
-
     /// Links everything and puts the gate last.
     async fn make(&self, mut record: ForkRecord, plan: &Plan) -> Result<()> {
         let store = self.snapshot.storage().object_store();
@@ -331,11 +225,14 @@ impl<'a> Work<'a> {
             self.fill(&linking, &mut record, Vec::new()).await?;
             linking.open().await?;
         }
-        if let Some((snapshot, _)) = &plan.snapshot {
+        if let Some(snapshot) = &plan.snapshot {
             let linking = Linking::begin(store, snapshot, &snapshot_path(self.name)).await?;
             self.fill(&linking, &mut record, Vec::new()).await?;
             linking.open().await?;
         }
+        // Their files are there by now, also those of records that whoever began it has found.
+        self.snapshot.put_kept(self.name, &plan.kept).await?;
+        self.renew(&mut record).await?;
         let linking = Linking::begin(store, &plan.log, &log_path(self.name)).await?;
         let mut metadata = (*plan.log_state.metadata).clone();
         metadata.properties.insert(PROPERTY_FORK.to_owned(), record.id.clone());
@@ -408,20 +305,6 @@ impl<'a> Work<'a> {
         }
         *record = ForkRecord { renewed_ms: now_ms, ..found };
         self.names.note(record).await
-    }
-
-    fn unavailable(&self, record: &ForkRecord, error: Error) -> Error {
-        remedied(error, self.name, Some(record.commit))
-    }
-}
-
-/// What helps where the tables can't be read as they were at a commit.
-fn remedied(error: Error, name: &str, at: Option<i64>) -> Error {
-    match (error.kind(), at) {
-        (ErrorKind::PointUnavailable, Some(commit)) => error.context(format!(
-            "the tables can't be read as they were at commit {commit}: fork the newest commit, and bring it back: `alluvium restore {name} --to commit:{commit}`; where that has expired in the fork, restore the parent before it is forked"
-        )),
-        _ => error,
     }
 }
 

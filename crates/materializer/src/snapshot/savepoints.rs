@@ -144,7 +144,7 @@ impl Savepoint {
     }
 
     /// The snapshot as it was.
-    pub(super) fn state(&self, table: &Arc<Table>) -> SnapshotState {
+    pub(crate) fn state(&self, table: &Arc<Table>) -> SnapshotState {
         let now = table.state();
         let files = self.files.iter().map(|file| file.add(self.created_ms)).collect();
         let known = [
@@ -156,7 +156,13 @@ impl Savepoint {
         let transactions = known.into_iter();
         let transactions =
             transactions.filter_map(|(app_id, last)| Some((app_id.to_owned(), last?))).collect();
-        let state = TableState::of_files(self.snapshot_version, &now, files, transactions);
+        let state = TableState::of_files(
+            self.snapshot_version,
+            &now,
+            files,
+            transactions,
+            self.made_ms,
+        );
         SnapshotState { table: Some(table.clone()), state: Some(Arc::new(state)) }
     }
 }
