@@ -115,8 +115,8 @@ pub use storage::{
 };
 pub use table::{
     Action, Attempt, CHECKPOINT_INTERVAL, CleanUpReport, CommitInfo, CommitSpan, Damage, DataFile,
-    EARLIER_COMMITS, Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, LinkPlan, Linked, Linking,
-    MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray, TAG_APPEND,
-    TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState, VACUUM_APP_ID,
-    VacuumOptions, VacuumReport, VersionAt,
+    EARLIER_COMMITS, Examination, FileAdd, FileCommits, FileRemove, FileRole, FileStats, LinkPlan,
+    Linked, Linking, MAX_COMMIT_ATTEMPTS, MAX_UNKNOWN_RETRIES, Outcome, Pins, Protocol, Stray,
+    TAG_APPEND, TAG_COMMIT, TAG_COMMITS, TAG_RUN, TAG_SORTED, Table, TableMetadata, TableState,
+    VACUUM_APP_ID, VacuumOptions, VacuumReport, VersionAt,
 };

@@ -139,11 +139,9 @@ impl World {
         }
         // What could be read by its number can't be any more.
         self.whole_since = self.newest;
-        if !snapshot {
-            self.told_since = self.newest;
-        }
-        if snapshot {
-            self.folds.begin_anew();
+        match snapshot {
+            true => self.folds.begin_anew(),
+            false => self.told_since = self.newest,
         }
         let state = &self.handles[handle];
         match snapshot {

@@ -2,6 +2,7 @@
 //! log has checkpoints, and writing checkpoints.
 
 mod actions;
+mod found;
 mod read;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,6 @@ use deltalake_core::kernel::EagerSnapshot;
 use deltalake_core::logstore::{LogStoreRef, StorageConfig, default_logstore};
 use deltalake_core::{DeltaTable, DeltaTableError};
 use futures::TryStreamExt;
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -21,7 +21,8 @@ use serde_json::Value;
 
 pub(super) use self::actions::{decode, encode};
 use self::actions::{deletion_vector, from_add, from_metadata, from_protocol};
-use super::model::{Action, FileAdd, Protocol, TableMetadata};
+pub(super) use self::found::{founding_checkpoint, tell_the_same};
+use super::model::{FileAdd, Protocol, TableMetadata};
 use super::probe::CommitProbe;
 use crate::checksum::{checkpoint_note, is_noted};
 use crate::error::{Error, ErrorKind, Result};
@@ -421,17 +422,6 @@ impl DeltaAccess {
         })
         .await
     }
-}
-
-/// The checkpoint of a table that begins with some actions: nothing in it tells of which version it is.
-pub(super) async fn founding_checkpoint(actions: &[Action]) -> Result<Bytes> {
-    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let access = DeltaAccess::new(store, Path::from("founded"), None);
-    let first = access.log_file(&format!("{:020}.json", 0));
-    access.root.put(&first, encode(0, actions)?.into()).await?;
-    access.write_checkpoint(0).await?;
-    let made = access.read_log_file(&checkpoint_name(0)).await?;
-    made.ok_or_else(|| Error::internal("a checkpoint was written and is not there"))
 }
 
 /// What the names of checkpoints of one file end with.

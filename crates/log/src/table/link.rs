@@ -58,15 +58,8 @@ pub struct LinkPlan {
     gate: Path,
     /// A newer checkpoint, which spares readers commits.
     after: Vec<Path>,
-    /// The checkpoint that is the gate, and the checksum beside it, where they are made for the new table.
-    founded: Option<Founded>,
-}
-
-/// A checkpoint that no table has yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Founded {
-    checkpoint: Bytes,
-    note: (Path, Bytes),
+    /// The checkpoint that is the gate, where it is made for the new table.
+    founded: Option<Bytes>,
 }
 
 impl LinkPlan {
@@ -106,8 +99,8 @@ impl Table {
             )));
         };
         let read_from = read_from.and_earlier(&listing, linked.earlier_commits);
-        let is_whole = read_from.first == oldest.version
-            && self.state().transaction(VACUUM_APP_ID).is_none();
+        let is_whole =
+            read_from.first == oldest.version && self.state().transaction(VACUUM_APP_ID).is_none();
         Ok(LinkPlan {
             from: Path::from(from),
             version: newest.version,
@@ -135,8 +128,6 @@ impl Table {
         let data = self.lying_files([state].into_iter().chain(beside)).await?;
         let checkpoint = delta::founding_checkpoint(&state.actions()).await;
         let checkpoint = checkpoint.map_err(|error| self.placed(error))?;
-        let note = Path::from(format!("_delta_log/{}", delta::note_name(state.version)));
-        let text = checkpoint_note(state.version, &checkpoint);
         Ok(LinkPlan {
             from: Path::from(from),
             version: state.version,
@@ -146,7 +137,7 @@ impl Table {
             log: Vec::new(),
             gate: checkpoint_path(state.version),
             after: Vec::new(),
-            founded: Some(Founded { checkpoint, note: (note, text.into()) }),
+            founded: Some(checkpoint),
         })
     }
 
@@ -181,6 +172,10 @@ fn checkpoint_path(version: i64) -> Path {
     Path::from(format!("_delta_log/{version:020}.checkpoint.parquet"))
 }
 
+fn note_path(version: i64) -> Path {
+    Path::from(format!("_delta_log/{}", delta::note_name(version)))
+}
+
 /// What of a log folder a version is read from that goes back to another one at least.
 struct ReadFrom {
     /// The oldest version that can be read by it.
@@ -196,8 +191,7 @@ impl ReadFrom {
     /// `None` where that is cleaned up.
     fn of(listing: &LogListing, version: i64, least: i64) -> Option<Self> {
         let there: HashSet<&Path> = listing.files.iter().map(|file| &file.meta.location).collect();
-        let note = |at: i64| Path::from(format!("_delta_log/{}", delta::note_name(at)));
-        let noted = |at: i64| Some(note(at)).filter(|note| there.contains(note));
+        let noted = |at: i64| Some(note_path(at)).filter(|note| there.contains(note));
         let origin = listing.origins(version).into_iter().find(|origin| match origin {
             // Of a checkpoint in several files none is the last one to come.
             Origin::Checkpoint(at) => *at <= least && there.contains(&checkpoint_path(*at)),
@@ -281,7 +275,8 @@ impl<'a> Linking<'a> {
     /// What others have left in the log folder would become part of the new table some day.
     fn check_log_folder(&self) -> Result<()> {
         let (plan, own) = (self.plan, commit_path(self.plan.version + 1));
-        let note = plan.founded.as_ref().map(|founded| &founded.note.0);
+        let note = note_path(plan.version);
+        let note = plan.founded.as_ref().map(|_| &note);
         let of_plan = plan.log.iter().chain(&plan.after).chain([&plan.gate, &own]).chain(note);
         let known: HashSet<String> =
             of_plan.map(|path| joined(&self.to, path).as_ref().to_owned()).collect();
@@ -330,15 +325,26 @@ impl<'a> Linking<'a> {
                 format!("{missing} was removed while the fork was made: run it again"),
             ));
         }
-        let bytes = match &self.plan.founded {
-            Some(Founded { checkpoint, note: (path, text) }) => {
-                self.put(path, text, |found| found == text).await?;
-                checkpoint.clone()
-            }
-            None => self.bytes_of(&self.plan.gate).await?,
-        };
+        if let Some(founded) = &self.plan.founded {
+            return self.found(founded).await;
+        }
+        let bytes = self.bytes_of(&self.plan.gate).await?;
         self.put(&self.plan.gate, &bytes, |found| *found == bytes).await?;
         self.link(&self.plan.after).await?;
+        Ok(bytes)
+    }
+
+    /// Puts a checkpoint in place that is made for the table, or leaves the one that was made before, and its checksum beside it.
+    async fn found(&self, founded: &Bytes) -> Result<Bytes> {
+        let gate = &self.plan.gate;
+        self.put(gate, founded, |found| delta::tell_the_same(found, founded)).await?;
+        let path = joined(&self.to, gate);
+        let read = async { self.store.get(&path).await?.bytes().await };
+        let bytes = read.await.map_err(|error| Error::from(error).context(&path))?;
+        let note = joined(&self.to, &note_path(self.plan.version));
+        let text = checkpoint_note(self.plan.version, &bytes);
+        let put = self.store.put(&note, text.into()).await;
+        put.map_err(|error| Error::from(error).context(note))?;
         Ok(bytes)
     }
 
@@ -400,10 +406,10 @@ impl<'a> Linking<'a> {
                 ("fork".to_owned(), note),
             ]),
         };
-        let whole = self.plan.whole_from.map(|version| Action::Transaction {
-            app_id: VACUUM_APP_ID.to_owned(),
-            version,
-        });
+        let whole = self
+            .plan
+            .whole_from
+            .map(|version| Action::Transaction { app_id: VACUUM_APP_ID.to_owned(), version });
         let all: Vec<Action> =
             [Action::Info(info)].into_iter().chain(whole).chain(actions).collect();
         let bytes = delta::encode(version, &all)?;

@@ -13,11 +13,10 @@ mod dropping;
 mod plan;
 mod shared;
 
-
 use alluvium_log::{
     Action, Ancestor, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, ForkRecord, LEASE_SPAN_MS,
-    Linking, Log, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF,
-    Result, TableState, archive_path, identity_of, log_path, told_unfinished, validate_state_name,
+    Linking, Log, NameClaim, NameFolder, PROPERTY_FORK, PROPERTY_FORK_OF, Result, TableState,
+    archive_path, identity_of, log_path, told_unfinished, validate_state_name,
 };
 use futures::FutureExt;
 use serde::Serialize;

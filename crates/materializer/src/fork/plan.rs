@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    Archived, EARLIER_COMMITS, Error, ErrorKind, ForkRecord, ForkedVersions, Hold, LinkPlan, Linked,
-    Result, TableState, archive_path, log_path,
+    Archived, EARLIER_COMMITS, Error, ErrorKind, ForkRecord, ForkedVersions, Hold, LinkPlan,
+    Linked, Result, TableState, archive_path, log_path,
 };
 
 use super::{ForkOutcome, ForkReport, Work, check_erased};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use alluvium_log::{
-    Action, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, Expired, FileAdd, Floor, ForkedVersions, OrderBy,
-    Result, Storage, Table, TableState, VACUUM_APP_ID,
+    Action, ERASE_APP_ID, ERASED_APP_ID, Error, ErrorKind, Expired, FileAdd, Floor, ForkedVersions,
+    OrderBy, Result, Storage, Table, TableState, VACUUM_APP_ID,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -141,7 +141,11 @@ impl Snapshot {
     }
 
     /// A log of which all rows up to a commit have expired: of that commit only what is kept of the snapshot is left.
-    pub(crate) fn log_without_rows(&self, kept: &Savepoint, table: &Arc<Table>) -> Result<TableState> {
+    pub(crate) fn log_without_rows(
+        &self,
+        kept: &Savepoint,
+        table: &Arc<Table>,
+    ) -> Result<TableState> {
         let newest = self.log().state();
         let snapshot = kept.state(table);
         let greatest = match self.log().definition().order_by {
@@ -152,10 +156,11 @@ impl Snapshot {
         let expired = Expired { commit, order: greatest.unwrap_or(i64::MIN) };
         let floor = snapshot.floor().map(|time| Floor { time, commit });
         let erased = [ERASE_APP_ID, ERASED_APP_ID];
-        let erased = erased.into_iter().filter_map(|app_id| {
-            newest.transaction(app_id).map(|last| (app_id.to_owned(), last))
-        });
-        let actions = expired.actions().into_iter().chain(floor.into_iter().flat_map(Floor::actions));
+        let erased = erased
+            .into_iter()
+            .filter_map(|app_id| newest.transaction(app_id).map(|last| (app_id.to_owned(), last)));
+        let actions =
+            expired.actions().into_iter().chain(floor.into_iter().flat_map(Floor::actions));
         let known = actions.filter_map(|action| match action {
             Action::Transaction { app_id, version } => Some((app_id, version)),
             _ => None,

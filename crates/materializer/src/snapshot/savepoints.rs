@@ -156,13 +156,8 @@ impl Savepoint {
         let transactions = known.into_iter();
         let transactions =
             transactions.filter_map(|(app_id, last)| Some((app_id.to_owned(), last?))).collect();
-        let state = TableState::of_files(
-            self.snapshot_version,
-            &now,
-            files,
-            transactions,
-            self.made_ms,
-        );
+        let state =
+            TableState::of_files(self.snapshot_version, &now, files, transactions, self.made_ms);
         SnapshotState { table: Some(table.clone()), state: Some(Arc::new(state)) }
     }
 }

@@ -200,7 +200,8 @@ async fn a_fork_answers_all_that_its_parent_answered_whatever_kept_it() {
         assert!(!is_vacuumed || answered(&before).len() < before.len() / 2, "{about}");
         let made = fork(&store, "s", "f", Point::LATEST).await;
         fork(&store, "f", "g", Point::at_commit(newest)).await;
-        let kept = state.savepoints().await.unwrap().len() + state.grid_snapshots().await.unwrap().len();
+        let kept =
+            state.savepoints().await.unwrap().len() + state.grid_snapshots().await.unwrap().len();
         assert_eq!((made.kept, made.without_log), (kept as u64, false));
 
         // The parent gives up what it had, savepoints too.
@@ -233,13 +234,20 @@ async fn a_fork_answers_all_that_its_parent_answered_whatever_kept_it() {
             let about = format!("{about}, {name} later");
             let later = Arc::new(ManualClock::at(START + DAYS * DAY));
             let forked = home.open_at(&later).await.raw_state(name).await.unwrap();
-            forked.append(&n_batch_at(&[("own", DAYS, Some(1))], &[START + DAYS * DAY])).await.unwrap();
+            forked
+                .append(&n_batch_at(&[("own", DAYS, Some(1))], &[START + DAYS * DAY]))
+                .await
+                .unwrap();
             forked.maintain(&MaintainStep::ALL, false).await.unwrap();
             let marks = forked.grid_snapshots().await.unwrap();
             assert!(marks.iter().any(|mark| mark.log_commit < newest - 20), "{about}: {marks:?}");
             for mark in marks.iter().filter(|mark| mark.log_commit <= newest) {
                 let point = Point::at_commit(mark.log_commit);
-                assert_eq!(asked(&forked, point).await.unwrap(), told.fold(order_by, point), "{about}");
+                assert_eq!(
+                    asked(&forked, point).await.unwrap(),
+                    told.fold(order_by, point),
+                    "{about}"
+                );
             }
             later.set(START + 90 * DAY);
             for _ in 0..3 {
@@ -251,7 +259,11 @@ async fn a_fork_answers_all_that_its_parent_answered_whatever_kept_it() {
                 let point = Point::at_commit(*commit);
                 let named = NamedPoint::at_savepoint(savepoint);
                 assert_eq!(forked.reader().point(&named).await.unwrap(), point);
-                assert_eq!(asked(&forked, point).await.unwrap(), told.fold(order_by, point), "{about}");
+                assert_eq!(
+                    asked(&forked, point).await.unwrap(),
+                    told.fold(order_by, point),
+                    "{about}"
+                );
             }
             let looked = store.examine(name).await.unwrap();
             assert!(looked.is_sound(), "{about}: {looked:?}");
@@ -365,7 +377,8 @@ async fn goes_on(store: &Store, forked: &RawState, commit: i64, about: &str) {
     assert_sound(forked).await;
     let looked = store.examine(forked.name()).await.unwrap();
     assert!(looked.is_sound(), "{about}: {looked:?}");
-    let told = store.promote_fork(forked.name(), &PromoteOptions { dry_run: true, overwrite: false });
+    let told =
+        store.promote_fork(forked.name(), &PromoteOptions { dry_run: true, overwrite: false });
     let told = told.await.unwrap();
     assert_eq!((told.upserted, told.deleted), (1, 0), "{about}");
 }
