@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, KeyErased, MaintainStep, ManualClock, Point};
+use alluvium::{
+    ErrorKind, KeyErased, KeyFilter, MaintainStep, ManualClock, NamedPoint, Point, RestoreOptions,
+};
 
 use super::{advance, fork};
 use crate::support::faults::{FaultyStore, open};
@@ -30,6 +32,9 @@ async fn an_erased_key_is_in_no_fork_and_no_fork_of_a_fork() {
             let rows = [(KEY, day + 1, Some(day)), ("other", day + 1, Some(day))];
             state.append(&n_batch_at(&rows, &[START + day * DAY; 2])).await.unwrap();
             state.materialize(false).await.unwrap();
+            if day == 1 {
+                state.create_savepoint("early", None).await.unwrap();
+            }
         }
         state.log().table().checkpoint().await.unwrap();
         fork(&store, "s", "f", Point::LATEST).await;
@@ -47,7 +52,9 @@ async fn an_erased_key_is_in_no_fork_and_no_fork_of_a_fork() {
         let names: Vec<&str> = receipt.forks.iter().map(|fork| fork.state.as_str()).collect();
         assert_eq!(names, ["f", "g", "h"]);
         assert!(receipt.forks.iter().all(|fork| fork.rows_removed > 0), "{receipt:?}");
-        assert_eq!(receipt.forks[0].savepoints, ["kept"]);
+        assert_eq!(receipt.savepoints, ["early"]);
+        let of_forks: Vec<_> = receipt.forks.iter().map(|fork| fork.savepoints.clone()).collect();
+        assert_eq!(of_forks, [vec!["early", "kept"], vec!["early", "kept"], vec!["early"]]);
         if !now {
             assert!(receipt.nothing_left_after_ms.is_some());
             advance(&clock, 40 * DAY);
@@ -76,6 +83,21 @@ async fn an_erased_key_is_in_no_fork_and_no_fork_of_a_fork() {
         let refused = newest.append(&n_batch(&[(KEY, 99, Some(1))])).await.unwrap_err();
         assert!(KeyErased::is_cause_of(&refused), "{refused}");
         assert_sound(&newest).await;
+        // What the savepoint keeps is there without the key, and is come to by the two commands that the error names.
+        assert!(error.to_string().contains("`alluvium restore old --to commit:3`"), "{error}");
+        for state in [&state, &newest] {
+            let kept = NamedPoint::at_savepoint("early");
+            let point = state.reader().point(&kept).await.unwrap();
+            assert_eq!(live(state, point).await, [("other".to_owned(), 2, Some(1))]);
+        }
+        let early = RestoreOptions {
+            to: Point::at_commit(2),
+            keys: KeyFilter::All,
+            id: None,
+            dry_run: false,
+        };
+        newest.restore(&early).await.unwrap();
+        assert_eq!(n_of(&newest, Point::LATEST, "other").await, Some(1));
         // An erase in a fork is its own.
         newest.erase(&["other".to_owned()], true).await.unwrap();
         assert_eq!(n_of(&state, Point::LATEST, "other").await, Some(3));
@@ -92,6 +114,7 @@ async fn a_fork_that_is_not_whole_keeps_an_erase_from_its_end() {
     let state = by_version(&open(&built, &clock).await, "s").await;
     state.append(&n_batch(&[(KEY, 1, Some(1)), ("other", 1, Some(1))])).await.unwrap();
     state.materialize(false).await.unwrap();
+    state.create_savepoint("early", None).await.unwrap();
     let (mut refused, mut through) = (0, 0);
     for (takes_place, call) in (0..).flat_map(|call| [(false, call), (true, call)]) {
         let faulty = built.forked();
@@ -139,6 +162,7 @@ async fn an_erase_beside_a_fork_at_any_call_of_it_leaves_nothing_of_the_key() {
     let state = by_version(&open(&built, &clock).await, "s").await;
     state.append(&n_batch(&[(KEY, 1, Some(1)), ("other", 1, Some(1))])).await.unwrap();
     state.materialize(false).await.unwrap();
+    state.create_savepoint("early", None).await.unwrap();
     for call in 0.. {
         let faulty = built.forked();
         let store = open(&faulty, &clock).await;
