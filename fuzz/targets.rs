@@ -51,7 +51,7 @@ const MAX_BYTES: usize = 64 * 1024;
 
 /// Tells a panic instead of ending the process: what a decoder breaks down over is caught where it is called. One that nobody
 /// catches ends the target.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::print_stderr)]
 pub fn tell_panics() {
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
 }

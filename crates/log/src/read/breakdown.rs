@@ -64,6 +64,8 @@ fn broken_down(panic: &(dyn Any + Send)) -> Error {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use futures::TryStreamExt;
     use futures::executor::block_on;
     use futures::stream;

@@ -33,7 +33,7 @@ async fn built(clock: &Arc<ManualClock>) -> (Arc<FaultyStore>, RawState) {
         state.append(&n_batch(&[("k0001", n, Some(n)), ("new", n, Some(n))])).await.unwrap();
         state.materialize(false).await.unwrap();
     }
-    assert!(state.snapshot().state().runs().len() > 0, "no runs beside the base");
+    assert!(!state.snapshot().state().runs().is_empty(), "no runs beside the base");
     (objects, state)
 }
 
