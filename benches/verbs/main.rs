@@ -11,6 +11,7 @@
 
 mod as_of;
 mod bulk;
+mod checkpoint;
 mod commit;
 mod cycles;
 mod depth;
@@ -36,7 +37,7 @@ use std::time::Instant;
 
 use alluvium_benches::{NOTHING, Outcome, Place, as_child};
 
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 21] = [
     "commit",
     "bulk",
     "fold",
@@ -57,6 +58,7 @@ const VERBS: [&str; 20] = [
     "year",
     "soak",
     "cycles",
+    "checkpoint",
 ];
 /// Keys of the largest state of `scale`, unless `--max-keys` says less.
 const MAX_KEYS: u64 = 100_000_000;
@@ -188,6 +190,7 @@ async fn bench(verb: &str, setup: &Setup) -> Outcome<()> {
         "memory" => memory::run(setup).await,
         "scale" => scale::run(setup).await,
         "year" => year::run(setup).await,
+        "checkpoint" => checkpoint::run(setup).await,
         "soak" => soak::run(setup).await,
         "cycles" => cycles::run(setup).await,
         other => Err(format!("{other:?} is no bench").into()),

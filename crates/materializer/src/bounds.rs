@@ -7,8 +7,8 @@ use alluvium_log::{DataFile, Result};
 use arrow::array::RecordBatch;
 use futures::{Stream, TryStreamExt};
 
-use crate::fold::{BatchStream, FoldSettings};
-use crate::snapshot::rows_of;
+use crate::fold::{BatchStream, FoldSettings, batch_bytes};
+use crate::snapshot::{TAG_DECODED, rows_of};
 
 /// Rows of one snapshot file, about, unless set otherwise.
 pub const FILE_ROWS: usize = 262_144;
@@ -16,7 +16,7 @@ pub const FILE_ROWS: usize = 262_144;
 const FILE_BYTES: usize = 64 * 1024 * 1024;
 /// Of a small budget, the share that one file's decoded rows may take: two are under way at the same time.
 const FILE_SHARE: usize = 10;
-/// Decoded bytes per byte of a file, about and at most.
+/// Decoded bytes per byte of a file that doesn't tell them, about and at most.
 const EXPANSION: u64 = 6;
 /// Smaller files would be all overhead.
 const MIN_FILE_BYTES: usize = 1024 * 1024;
@@ -28,7 +28,7 @@ pub(crate) struct FileBounds {
     /// Decoded.
     bytes: usize,
     /// As they lie in the store.
-    pub(crate) stored_bytes: u64,
+    stored_bytes: u64,
 }
 
 impl FileBounds {
@@ -36,7 +36,7 @@ impl FileBounds {
     pub(crate) fn new(rows: usize, fold: &FoldSettings) -> Self {
         let share = (fold.memory_budget_bytes / FILE_SHARE).max(MIN_FILE_BYTES);
         let bytes = share.min(FILE_BYTES);
-        Self { rows, bytes, stored_bytes: bytes as u64 / EXPANSION }
+        Self { rows, bytes, stored_bytes: u64::MAX }
     }
 
     /// The same where files are to have so many bytes: rows go by the largest file that there is.
@@ -56,9 +56,34 @@ impl FileBounds {
         Self { rows: rows.clamp(1, self.rows), bytes, stored_bytes: target }
     }
 
-    /// Whether files with so much together may become one.
-    pub(crate) fn hold(&self, rows: u64, stored_bytes: u64) -> bool {
-        rows <= self.rows as u64 && stored_bytes <= self.stored_bytes
+    fn hold(&self, sum: &Sizes) -> bool {
+        sum.rows <= self.rows as u64
+            && sum.decoded <= self.bytes as u64
+            && sum.stored <= self.stored_bytes
+    }
+}
+
+/// What some files have together.
+#[derive(Default)]
+struct Sizes {
+    rows: u64,
+    decoded: u64,
+    stored: u64,
+}
+
+impl Sizes {
+    fn of(file: &DataFile) -> Self {
+        let told = file.add.tags.get(TAG_DECODED).and_then(|text| text.parse().ok());
+        let decoded = told.unwrap_or(file.add.size.saturating_mul(EXPANSION));
+        Self { rows: rows_of(file), decoded, stored: file.add.size }
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            decoded: self.decoded.saturating_add(other.decoded),
+            stored: self.stored + other.stored,
+        }
     }
 }
 
@@ -126,7 +151,8 @@ pub(crate) fn chunks(
             match stream.try_next().await? {
                 Some(batch) if batch.num_rows() == 0 => {}
                 Some(batch) => {
-                    let bytes = batch.get_array_memory_size();
+                    // The rows of a slice; the buffers that it shares are not this file's alone.
+                    let bytes = batch_bytes(&batch);
                     pending.push(batch, bytes);
                 }
                 None => rows = None,
@@ -146,15 +172,18 @@ pub(crate) fn neighbours(
     bounds: &FileBounds,
 ) -> Vec<Vec<Arc<DataFile>>> {
     let mut groups: Vec<Vec<Arc<DataFile>>> = Vec::new();
-    let (mut rows, mut bytes) = (0, 0);
+    let mut sizes = Sizes::default();
     for file in files {
-        rows += rows_of(&file);
-        bytes += file.add.size;
+        let own = Sizes::of(&file);
+        let sum = sizes.and(&own);
         match groups.last_mut() {
-            Some(group) if bounds.hold(rows, bytes) => group.push(file),
+            Some(group) if bounds.hold(&sum) => {
+                group.push(file);
+                sizes = sum;
+            }
             _ => {
-                (rows, bytes) = (rows_of(&file), file.add.size);
                 groups.push(vec![file]);
+                sizes = own;
             }
         }
     }

@@ -11,9 +11,10 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef, TimestampMicrosecondType};
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 
+use crate::fold::batch_bytes;
 use crate::hash::{RowsHash, hash_rows};
 use crate::snapshot::{
-    TAG_HASH, TAG_LEAST_TOMBSTONE, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME,
+    TAG_DECODED, TAG_HASH, TAG_LEAST_TOMBSTONE, TAG_LOG_COMMIT, TAG_MAX_COMMIT, TAG_MAX_EVENT_TIME,
     TAG_MAX_VERSION, TAG_MIN_KEY, TAG_TOMBSTONES,
 };
 use crate::thread::OwnThread;
@@ -129,6 +130,7 @@ fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Option<Encode
         }
         commit = commit.max(greatest(column(batch, 4)?.as_primitive::<Int64Type>().values()));
     }
+    let decoded: usize = batches.iter().map(batch_bytes).sum();
     let stats = statistics_of(&batches)?.to_string();
     let mut tags = BTreeMap::from([
         (TAG_MAX_VERSION.to_owned(), version.to_string()),
@@ -136,6 +138,7 @@ fn encode(batches: Vec<RecordBatch>, schema: &SchemaRef) -> Result<Option<Encode
         (TAG_MAX_COMMIT.to_owned(), commit.to_string()),
         (TAG_TOMBSTONES.to_owned(), tombstones.to_string()),
         (TAG_HASH.to_owned(), hash.to_text()),
+        (TAG_DECODED.to_owned(), decoded.to_string()),
     ]);
     if tombstones > 0 {
         tags.insert(TAG_LEAST_TOMBSTONE.to_owned(), least_tombstone.to_string());

@@ -28,6 +28,8 @@ pub const SMALL_STATE_ROWS: u64 = 65_536;
 pub const BASE_PER_RUN_ROWS: u64 = 5;
 /// Changes up to this many are checked against the snapshot before anything is written.
 pub const LOOKUP_ROWS: u64 = 16_384;
+/// How often what was joined is looked at again.
+const MAX_JOINS: u32 = 4;
 /// How often a materialization starts over when another process was faster.
 const MAX_RACES: u32 = 20;
 
@@ -196,13 +198,36 @@ pub async fn join_small_files(
     options: &MaterializeOptions,
 ) -> Result<MaterializeReport> {
     let _alone = snapshot.lock_for_rewriting().await;
-    let (started, log) = (Instant::now(), snapshot.log());
+    let started = Instant::now();
     let before = snapshot.refresh().await?;
-    let commit_of = before.log_commit();
-    let nothing = up_to_date(&before, commit_of, commit_of, started);
-    let Some((table, _)) = before.table().filter(|_| before.is_ours()) else { return Ok(nothing) };
+    let folded = before.log_commit();
+    let mut report = up_to_date(&before, folded, folded, started);
+    // One file is smaller than many with the same rows, so that it may have room for another neighbour.
+    for _ in 0..MAX_JOINS {
+        let Some(joined) = join_once(snapshot, options).await? else { break };
+        report = MaterializeReport {
+            rows_written: report.rows_written + joined.rows_written,
+            bytes_written: report.bytes_written + joined.bytes_written,
+            files_added: report.files_added + joined.files_added,
+            files_removed: report.files_removed + joined.files_removed,
+            elapsed: started.elapsed(),
+            ..joined
+        };
+    }
+    Ok(report)
+}
+
+/// Joins what is small now; nothing where too little is to gain, or another process was first.
+async fn join_once(
+    snapshot: &Snapshot,
+    options: &MaterializeOptions,
+) -> Result<Option<MaterializeReport>> {
+    let (started, log) = (Instant::now(), snapshot.log());
+    let before = snapshot.state();
+    let folded = before.log_commit();
+    let Some((table, _)) = before.table().filter(|_| before.is_ours()) else { return Ok(None) };
     if !are_scattered(before.base(), &bounds_of(log, &before, &[], options)?) {
-        return Ok(nothing);
+        return Ok(None);
     }
     let (definition, now_ms) = (log.definition(), log.clock().now_ms());
     let _held = snapshot.hold((&log.state(), now_ms), &[(&before, now_ms)]);
@@ -219,13 +244,13 @@ pub async fn join_small_files(
         started,
         erase: None,
         tail: Vec::new(),
-        from: commit_of,
-        to: commit_of,
+        from: folded,
+        to: folded,
         floor: None,
         forgetting: None,
     };
     let plan = plan_join(log, &work, options).await?;
-    Ok(commit(&work, plan).await?.unwrap_or(nothing))
+    commit(&work, plan).await
 }
 
 fn up_to_date(before: &SnapshotState, from: i64, to: i64, started: Instant) -> MaterializeReport {

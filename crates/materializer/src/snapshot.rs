@@ -53,6 +53,8 @@ pub(crate) const TAG_TOMBSTONES: &str = "alluvium.tombstones";
 /// The least event time of a tombstone, in microseconds.
 pub(crate) const TAG_LEAST_TOMBSTONE: &str = "alluvium.leastTombstone";
 pub(crate) const TAG_HASH: &str = "alluvium.hash";
+/// The bytes of its rows once they are decoded: what decides which files become one.
+pub(crate) const TAG_DECODED: &str = "alluvium.decodedBytes";
 pub(crate) const TAG_LOG_COMMIT: &str = "alluvium.logCommit";
 
 /// The path of a state's snapshot below the store's root.

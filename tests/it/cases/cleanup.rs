@@ -69,6 +69,41 @@ async fn what_the_log_answers_is_the_same_after_its_commits_are_cleaned_up() {
     assert_sound(&other).await;
 }
 
+/// What other engines leave beside a log: sums of versions and of files, merged commits, checkpoints of another kind, half written files.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_left_beside_the_log_goes_with_the_versions_that_it_belongs_to() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::at(START));
+    let state = by_version(&home.open_at(&clock).await, "s").await;
+    append_daily(&state, &clock, 40, 10).await;
+    let folder = home.table("s", "log").join("_delta_log");
+    let of = |version: i64| {
+        [
+            format!("{version:020}.crc"),
+            format!(".{version:020}.json.crc"),
+            format!("{version:020}.{:020}.compacted.json", version + 3),
+            format!(".{version:020}.checkpoint.parquet.crc"),
+        ]
+    };
+    for name in [2, 13, 19, 20, 21, 38].iter().flat_map(|version| of(*version)) {
+        std::fs::write(folder.join(name), "{").unwrap();
+    }
+    let before = answers(&state, 40).await;
+    // The checkpoint that the oldest kept version begins with is 20.
+    let dry = state.log().table().clean_up(15 * DAY_MS, true).await.unwrap();
+    let done = state.log().table().clean_up(15 * DAY_MS, false).await.unwrap();
+    assert_eq!(done, dry);
+    assert!(done.other_files_removed >= 12, "{done:?}");
+    for version in [2, 13, 19, 20, 21, 38] {
+        for name in of(version) {
+            assert_eq!(folder.join(&name).exists(), version >= 20, "{name}");
+        }
+    }
+    assert_eq!(answers(&state, 40).await, before);
+    let again = state.log().table().clean_up(15 * DAY_MS, false).await.unwrap();
+    assert_eq!((again.other_files_removed, again.bytes_removed), (0, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_default_retention_is_obeyed_in_the_background_of_appends() {
     let faulty = FaultyStore::new();

@@ -365,3 +365,16 @@ fn fingerprint(bytes: &[u8]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_were_started_together_part_within_a_tenth() {
+        let every = Duration::from_secs(600);
+        let times: Vec<Duration> = (0..50).map(|_| jittered(every)).collect();
+        assert!(times.iter().all(|time| (every..=every.mul_f64(1.1)).contains(time)), "{times:?}");
+        assert!(times.iter().any(|time| *time != times[0]));
+    }
+}

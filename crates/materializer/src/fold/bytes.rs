@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 /// About the bytes that the rows of a batch would take if they were copied.
 ///
 /// Unlike `get_array_memory_size` this counts only the rows of a slice.
-pub(super) fn batch_bytes(batch: &RecordBatch) -> usize {
+pub(crate) fn batch_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(|column| array_bytes(column.as_ref())).sum()
 }
 

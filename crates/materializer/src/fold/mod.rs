@@ -40,6 +40,7 @@ use arrow::record_batch::RecordBatch;
 use futures::stream::BoxStream;
 
 pub use budget::{FoldInput, fold};
+pub(crate) use bytes::batch_bytes;
 pub(crate) use distinct::distinct;
 pub(crate) use keep::{merge_all, sort_all};
 pub use memory::fold_batches;
