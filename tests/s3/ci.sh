@@ -120,6 +120,7 @@ left_out=(con_01 con_02 con_03 con_06 con_09 con_10 emb_07 rec_02 rec_04 rec_05 
   an_erase_beside_a_fork promoting_killed what_others_change that_begins_with_a_checkpoint
   files_have_about_the_size # looks at the table by delta-rs
   # Of many days: minutes on a bucket.
+  forks::kept
   a_fork_is_what_its_parent a_fork_of_a_log_whose_days the_parent_becomes_what a_fork_that_outlives)
 skips=()
 for name in "${left_out[@]}"; do skips+=(--skip "$name"); done
